@@ -1,1 +1,14 @@
-//! Placeholder replaced below.
+//! What both sides of the kernel boundary agree on: RoCEv2 headers, the opcode table, the verdict
+//! as a pure function, and the names, keys and values of the BPF maps.
+//!
+//! `no_std`, no allocation, no I/O. The XDP program and userspace compile the same code, so they
+//! cannot disagree about a packet.
+#![cfg_attr(not(test), no_std)]
+#![forbid(unsafe_code)]
+
+pub mod fault;
+pub mod headers;
+pub mod ids;
+pub mod maps;
+pub mod opcode;
+pub mod wire;
