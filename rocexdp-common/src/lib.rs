@@ -6,9 +6,15 @@
 #![cfg_attr(not(test), no_std)]
 #![forbid(unsafe_code)]
 
+pub mod account;
+pub mod bytes;
 pub mod fault;
 pub mod headers;
+pub mod icrc;
 pub mod ids;
 pub mod maps;
 pub mod opcode;
+pub mod parse;
+pub mod track;
+pub mod verdict;
 pub mod wire;

@@ -10,13 +10,16 @@
 //! | `QP_CONFIG` | array, mmapable | slot | [`QpConfig`] | userspace |
 //! | `QP_COUNTERS` | array, mmapable | slot x queues + queue | [`QpCounters`] | XDP on that queue |
 //! | `QP_ENGINE` | array, mmapable | slot | [`QpEngine`] | the engine |
-//! | `QUEUE_COUNTERS` | array, mmapable | queue | [`QueueCounters`] | XDP on that queue |
+//! | `QUEUE_COUNTERS` | array, mmapable | queue (1) | [`QueueCounters`] | XDP on that queue |
 //! | `QUEUE_ENGINE` | array, mmapable | queue | [`QueueEngine`] | the engine |
 //! | `DIRTY` | array, mmapable | slot / 64 | 64 bytes, one per slot | XDP sets, engine clears |
 //! | `DIRTY_INDEX` | array, mmapable | slot / 4096 | 64 bytes, one per `DIRTY` entry | XDP sets, engine clears |
 //! | `FLOWS` | LRU hash | [`FlowKey`] | [`FlowState`] | XDP |
 //! | `LOCAL_ADDRS` | hash | GID | [`local_addr`] flags | userspace |
 //! | `XSKS` | XSKMAP | owner x queues + queue | socket | userspace |
+//!
+//! (1) An entry more than queues, where the loader gives one, counts the frames of queues beyond
+//! `N_QUEUES` (the device got more channels after the load); without it they pass uncounted.
 //!
 //! Dirty marks are bytes, not bits: setting a byte is a plain store, while a bit would need an
 //! atomic read-modify-write that Rust's BPF target does not offer.
@@ -53,6 +56,10 @@ pub const GLOBAL_QUEUES: &str = "N_QUEUES";
 /// Global in the object: QP slots - 1, `u32`; the number of slots is a power of two.
 pub const GLOBAL_SLOT_MASK: &str = "SLOT_MASK";
 
+/// Global in the object: 1 makes the program log each refusal by aya-log, `u8`; 0, the default, costs nothing,
+/// because the verifier removes the branch.
+pub const GLOBAL_LOG_REFUSALS: &str = "LOG_REFUSALS";
+
 /// QP slots unless asked otherwise.
 pub const DEFAULT_SLOTS: u32 = 1024;
 /// Bit that every local QPN has set, so that it cannot collide with Soft-RoCE's, which count from 17.
@@ -67,6 +74,10 @@ pub mod local_addr {
 }
 
 /// Configuration of one QP slot. Userspace writes the fields, then publishes with `generation`.
+///
+/// The three resync words are apart from that, so that a live QP can be resynchronised: `generation` stays, the two
+/// PSNs are written, then `resync` with release ordering. Each queue's counters take them with the QP's next packet
+/// there. While `generation` is 0 the QP's packets are those of an unknown QP: clear it only to free the slot.
 #[repr(C, align(64))]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "user", derive(bytemuck::Pod, bytemuck::Zeroable))]
@@ -167,7 +178,7 @@ pub struct Tracker {
     pub out_of_sequence: u64,
     /// Gaps: times the stream went from in sequence to out of sequence.
     pub gaps: u64,
-    /// PSNs that were jumped over at the gaps.
+    /// PSNs that were jumped over at the gaps: the distance to the first packet behind each.
     pub missing: u64,
     /// Packets behind the expected PSN (`duplicate_request` for the request stream).
     pub duplicates: u64,
@@ -180,7 +191,8 @@ pub struct Tracker {
 pub struct QpCounters {
     /// Packets and bytes by [`Kind`].
     pub kinds: [Count; KINDS],
-    /// Packets by ECN codepoint: not-ECT, ECT(1), ECT(0), CE (`np_ecn_marked_roce_packets`).
+    /// Packets by ECN codepoint: not-ECT, ECT(1), ECT(0), CE (`np_ecn_marked_roce_packets`). CNPs are not among
+    /// them: congestion that a CNP met is not answered with another CNP.
     pub ecn: [u64; 4],
     /// The peer's requests.
     pub requests: Tracker,
@@ -210,8 +222,13 @@ pub struct QpCounters {
     pub resync_seen: u32,
     /// Whether the request stream is within a gap: 1 after an out-of-sequence packet.
     pub in_gap: u32,
+    /// The same of the READ response stream.
+    pub response_in_gap: u32,
+    /// 1 while a READ response has begun and its last packet has not come: only then is a FIRST or ONLY response
+    /// ahead of the expected PSN a gap, because requests of other kinds take PSNs between two READs.
+    pub response_open: u32,
     /// Reserved, 0.
-    pub reserved: [u64; 6],
+    pub reserved: [u64; 5],
 }
 
 /// Key of a flow that is not ours.
@@ -236,7 +253,8 @@ pub struct FlowKey {
 pub struct FlowState {
     /// The counters, as for a local QP; the trackers go on behind a gap.
     pub counters: QpCounters,
-    /// Largest payload of a FIRST or MIDDLE packet, B: the path MTU; 0: not known.
+    /// Largest payload of a FIRST or MIDDLE packet that is a path MTU (256, 512, ... 4096), B; 0: none seen. Until
+    /// one is, a READ request of more than 256 B leaves the next PSN unknown.
     pub path_mtu: u32,
     /// Reserved, 0.
     pub reserved: [u32; 15],
@@ -304,6 +322,13 @@ reasons! {
     MapFull => "map_full",
 }
 
+impl Reason {
+    /// Whether the packet was known to be RoCEv2 (UDP port 4791) when this was found.
+    pub const fn is_rocev2(self) -> bool {
+        self as u8 >= Self::UdpLength as u8
+    }
+}
+
 /// Room for reasons in [`QueueCounters`].
 pub const REASON_SLOTS: usize = 40;
 const _: () = assert!(REASON_NAMES.len() <= REASON_SLOTS);
@@ -327,8 +352,8 @@ pub struct QueueCounters {
     pub passed_rocev2: u64,
     /// Passed to the kernel: everything else.
     pub passed_other: u64,
-    /// Reserved, 0.
-    pub reserved: u64,
+    /// Entries made in `FLOWS`; evictions are these less the live and the deleted ones.
+    pub flow_inserts: u64,
     /// By [`Reason`].
     pub reasons: [u64; REASON_SLOTS],
 }
@@ -343,7 +368,7 @@ impl Default for QueueCounters {
             dropped: 0,
             passed_rocev2: 0,
             passed_other: 0,
-            reserved: 0,
+            flow_inserts: 0,
             reasons: [0; REASON_SLOTS],
         }
     }
@@ -458,8 +483,10 @@ pub struct QueueEngine {
     pub xsk_tx_ring_empty: u64,
     /// Descriptors from the kernel that lay outside the UMEM.
     pub xsk_rx_bad_desc: u64,
-    /// Reserved, 0.
-    pub reserved: [u64; 2],
+    /// Packets that the device's transmit function dropped (copy mode): lost on our side.
+    pub tx_device_drops: u64,
+    /// Packets that came in on a queue of another worker and were handed to this one.
+    pub rx_handed_over: u64,
     /// Packets dropped by the transport, by reason (`rocexdp_proto::DropReason`).
     pub drops: [u64; ENGINE_DROP_SLOTS],
 }
@@ -481,7 +508,8 @@ impl Default for QueueEngine {
             xsk_tx_invalid: 0,
             xsk_tx_ring_empty: 0,
             xsk_rx_bad_desc: 0,
-            reserved: [0; 2],
+            tx_device_drops: 0,
+            rx_handed_over: 0,
             drops: [0; ENGINE_DROP_SLOTS],
         }
     }
