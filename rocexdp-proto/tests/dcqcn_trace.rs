@@ -10,19 +10,22 @@ use rocexdp_proto::time::{Rate, Timestamp};
 type Error = Box<dyn std::error::Error>;
 
 fn data(case: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/dcqcn").join(case)
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/data/dcqcn")
+        .join(case)
 }
 
 /// Parameters and link rate from a `config.txt` of the simulator.
 fn configuration(case: &str) -> Result<(Params, Rate), Error> {
     let text = std::fs::read_to_string(data(case).join("config.txt"))?;
     let value = |key: &str| -> Result<&str, Error> {
-        let line = text.lines().find_map(|l| l.strip_prefix(key)?.strip_prefix(' '));
+        let line = text
+            .lines()
+            .find_map(|l| l.strip_prefix(key)?.strip_prefix(' '));
         Ok(line.ok_or_else(|| format!("{case}: no {key}"))?.trim())
     };
-    let micros = |key: &str| -> Result<Duration, Error> {
-        Ok(Duration::from_micros(value(key)?.parse()?))
-    };
+    let micros =
+        |key: &str| -> Result<Duration, Error> { Ok(Duration::from_micros(value(key)?.parse()?)) };
     let mut params = Params::ns3_mellanox();
     let rp = &mut params.rp;
     rp.dce_tcp_rtt = micros("ALPHA_RESUME_INTERVAL")?;
@@ -83,9 +86,14 @@ fn replay(case: &str) -> Result<usize, Error> {
 
     let mut rp = ReactionPoint::with_trace(&params.rp, Some(line), Vec::new());
     let time = |row: &str| -> Result<Timestamp, Error> {
-        Ok(Timestamp::from_nanos(row.split(',').next().unwrap_or_default().parse()?))
+        Ok(Timestamp::from_nanos(
+            row.split(',').next().unwrap_or_default().parse()?,
+        ))
     };
-    for row in expected.iter().filter(|r| r.split(',').nth(1) == Some("cnp")) {
+    for row in expected
+        .iter()
+        .filter(|r| r.split(',').nth(1) == Some("cnp"))
+    {
         rp.on_cnp(time(row)?, 1)?;
     }
     rp.handle_timeout(time(expected.last().ok_or("empty log")?)?);
@@ -101,7 +109,12 @@ fn replay(case: &str) -> Result<usize, Error> {
 #[test]
 fn every_row_of_the_reference_logs_comes_out_identical() -> Result<(), Error> {
     let mut rows = 0;
-    for case in ["mlx100_4to1", "mlx100clampF5_4to1", "paperT100_4to1", "zhu40_4to1"] {
+    for case in [
+        "mlx100_4to1",
+        "mlx100clampF5_4to1",
+        "paperT100_4to1",
+        "zhu40_4to1",
+    ] {
         rows += replay(case)?;
     }
     assert_eq!(rows, 12_681, "rows of the four logs together");

@@ -295,6 +295,18 @@ impl Params {
                 ),
             });
         }
+        // A late look runs the steps from the floor to the ceiling one by one: keep them countable.
+        for (name, step) in [
+            ("rpg_ai_rate", rp.rpg_ai_rate),
+            ("rpg_hai_rate", rp.rpg_hai_rate),
+        ] {
+            if step != Rate::ZERO && step < Rate::from_mbps(1) {
+                return Err(ParamError::Conflict {
+                    name,
+                    reason: format!("{step} is below 1 Mb/s: give at least that, or 0"),
+                });
+            }
+        }
         if let Some(gain) = rp.ewma_gain
             && !(RpParams::MIN_GAIN..=1.0).contains(&gain)
         {
