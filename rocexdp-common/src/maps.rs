@@ -62,6 +62,10 @@ pub const GLOBAL_LOG_REFUSALS: &str = "LOG_REFUSALS";
 
 /// QP slots unless asked otherwise.
 pub const DEFAULT_SLOTS: u32 = 1024;
+/// Entries of `FLOWS` unless asked otherwise.
+pub const DEFAULT_FLOWS: u32 = 8192;
+/// Entries of `LOCAL_ADDRS`.
+pub const MAX_ADDRESSES: u32 = 256;
 /// Bit that every local QPN has set, so that it cannot collide with Soft-RoCE's, which count from 17.
 pub const LOCAL_QPN_BIT: u32 = 0x80_0000;
 
@@ -258,6 +262,54 @@ pub struct FlowState {
     pub path_mtu: u32,
     /// Reserved, 0.
     pub reserved: [u32; 15],
+}
+
+impl QpCounters {
+    /// Nothing counted.
+    pub const ZERO: Self = {
+        const COUNT: Count = Count {
+            packets: 0,
+            bytes: 0,
+        };
+        const TRACKER: Tracker = Tracker {
+            expected_psn: 0,
+            valid: 0,
+            out_of_sequence: 0,
+            gaps: 0,
+            missing: 0,
+            duplicates: 0,
+        };
+        Self {
+            kinds: [COUNT; KINDS],
+            ecn: [0; 4],
+            requests: TRACKER,
+            responses: TRACKER,
+            naks: [0; 5],
+            cnp_bad_icrc: 0,
+            redirected: 0,
+            no_socket: 0,
+            first_seen_ns: 0,
+            last_seen_ns: 0,
+            last_ce_ns: 0,
+            last_cnp_ns: 0,
+            last_ack_psn: 0,
+            last_ack_msn: 0,
+            resync_seen: 0,
+            in_gap: 0,
+            response_in_gap: 0,
+            response_open: 0,
+            reserved: [0; 5],
+        }
+    };
+}
+
+impl FlowState {
+    /// A flow of which nothing was seen: what the program enters into the map.
+    pub const ZERO: Self = Self {
+        counters: QpCounters::ZERO,
+        path_mtu: 0,
+        reserved: [0; 15],
+    };
 }
 
 macro_rules! reasons {

@@ -1,0 +1,128 @@
+//! The engine's numbers into the maps, where `rocexdp qp`, bpftool and tests read them; and the
+//! repair of XDP's PSN trackers.
+//!
+//! XDP tracks PSNs before the ICRC is checked, so a corrupted PSN can derail a tracker. Whenever a
+//! QP has been quiet for a while and its tracker disagrees with the transport, the transport's PSN
+//! is published for XDP to adopt. Quiet is judged by two looks that saw the same number of packets:
+//! a packet between XDP and the transport would make a correct tracker seem wrong.
+
+use std::mem::offset_of;
+use std::sync::atomic::Ordering;
+
+use rocexdp_common::maps::{ENGINE_DROP_SLOTS, QpConfig, QpEngine, QueueEngine};
+use rocexdp_proto::{Endpoint, ids::Qpn};
+
+use super::io::XskIo;
+use crate::maps::Maps;
+
+/// QPs published per call at most, so that many QPs do not stall the loop.
+const BATCH: usize = 256;
+
+#[derive(Clone, Copy, Debug)]
+struct Live {
+    slot: u32,
+    qpn: Qpn,
+    /// Packets that XDP had given us, at the last look at which the tracker disagreed.
+    suspect_at: Option<u64>,
+}
+
+/// Writes one worker's part of `QP_ENGINE` and `QUEUE_ENGINE`.
+#[derive(Debug)]
+pub struct Publisher {
+    queue: u32,
+    live: Vec<Live>,
+    next: usize,
+}
+
+impl Publisher {
+    /// For the worker of `queue`, with room for `slots` QPs.
+    pub fn new(queue: u32, slots: u32) -> Self {
+        Self {
+            queue,
+            live: Vec::with_capacity(slots as usize),
+            next: 0,
+        }
+    }
+
+    /// A QP is there.
+    pub fn add(&mut self, slot: u32, qpn: Qpn) {
+        self.live.push(Live {
+            slot,
+            qpn,
+            suspect_at: None,
+        });
+    }
+
+    /// A QP has gone.
+    pub fn remove(&mut self, slot: u32) {
+        self.live.retain(|l| l.slot != slot);
+    }
+
+    /// The QPs that are there.
+    pub fn qpns(&self) -> impl Iterator<Item = Qpn> + '_ {
+        self.live.iter().map(|l| l.qpn)
+    }
+
+    /// Publishes the queue and up to 256 QPs, going round.
+    pub fn publish(&mut self, maps: &Maps, endpoint: &Endpoint, io: &XskIo) {
+        self.publish_queue(maps, endpoint, io);
+        for _ in 0..self.live.len().min(BATCH) {
+            if self.next >= self.live.len() {
+                self.next = 0;
+            }
+            let Some(live) = self.live.get_mut(self.next) else {
+                break;
+            };
+            self.next += 1;
+            let mut out = QpEngine::default();
+            if endpoint.fill(live.qpn, &mut out) {
+                maps.qp_engine.store(live.slot, &out);
+                resync(maps, live, &out);
+            }
+        }
+    }
+
+    fn publish_queue(&self, maps: &Maps, endpoint: &Endpoint, io: &XskIo) {
+        let mut out = QueueEngine::default();
+        io.fill(&mut out);
+        let counters = endpoint.counters();
+        out.rx_accepted = counters.accepted;
+        out.rx_icrc_errors = counters.icrc_errors;
+        for (to, from) in out
+            .drops
+            .iter_mut()
+            .zip(counters.drops.iter())
+            .take(ENGINE_DROP_SLOTS)
+        {
+            *to = *from;
+        }
+        maps.queue_engine.store(self.queue, &out);
+    }
+}
+
+fn resync(maps: &Maps, live: &mut Live, engine: &QpEngine) {
+    let Some(counters) = maps.counters(live.slot) else {
+        return;
+    };
+    let tracker = counters.requests;
+    if tracker.valid == 0 || tracker.expected_psn == engine.expected_psn {
+        live.suspect_at = None;
+        return;
+    }
+    if live.suspect_at != Some(counters.redirected) {
+        live.suspect_at = Some(counters.redirected);
+        return;
+    }
+    live.suspect_at = None;
+    let field = |offset| maps.qp_config.u32_at(live.slot, offset);
+    if let (Some(psn), Some(resync)) = (
+        field(offset_of!(QpConfig, resync_request_psn)),
+        field(offset_of!(QpConfig, resync)),
+    ) {
+        psn.store(engine.expected_psn, Ordering::Relaxed);
+        resync.store(
+            resync.load(Ordering::Relaxed).wrapping_add(1),
+            Ordering::Release,
+        );
+    }
+}

@@ -1,0 +1,230 @@
+//! One worker: a thread that runs its queue to completion, busy or sleeping by policy.
+//!
+//! Each turn: commands, doorbells, congestion news from the maps, then the transport's own step
+//! (receive, timers, transmit) over AF_XDP. Nothing here allocates per packet.
+
+use std::{num::NonZeroU64, sync::Arc, time::Duration};
+
+use rocexdp_proto::{Endpoint, Event, drive, time::Timestamp};
+use rustix::{
+    event::{PollFd, PollFlags, poll},
+    time::{ClockId, Timespec, clock_gettime},
+};
+
+use super::{PollPolicy, bell::Bell, io::XskIo, publish::Publisher, signals::Signals};
+use crate::maps::Maps;
+use std::os::fd::AsFd as _;
+
+/// Packets received, and packets sent, per turn at most.
+const BUDGET: usize = 64;
+/// How often the maps get the engine's numbers while traffic flows.
+const PUBLISH_EVERY: Duration = Duration::from_millis(1);
+/// Idle time before a worker with [`PollPolicy::Adaptive`] sleeps.
+const SPIN: Duration = Duration::from_micros(50);
+/// A timer nearer than this is waited for by spinning: a sleep would overshoot it.
+const NEAR: Duration = Duration::from_micros(20);
+/// Longest sleep, so that statistics stay fresh.
+const LONGEST_SLEEP: Duration = Duration::from_millis(100);
+/// Sleep while the TX ring is full and the device does not take more.
+const BACKPRESSURE_SLEEP: Duration = Duration::from_micros(50);
+
+/// What commands may touch.
+pub struct Core {
+    /// The transport.
+    pub endpoint: Endpoint,
+    /// The maps.
+    pub maps: Arc<Maps>,
+    /// Congestion news.
+    pub signals: Signals,
+    /// Numbers for the maps.
+    pub publisher: Publisher,
+}
+
+/// Something to do on the worker's thread, between two steps.
+pub type Command = Box<dyn FnOnce(&mut Core, Timestamp) + Send>;
+
+/// What the worker tells: events of its QPs, and errors of its device.
+#[derive(Debug)]
+pub enum WorkerEvent {
+    /// From the transport.
+    Transport(Event),
+    /// From the socket.
+    Device(std::io::Error),
+}
+
+/// A worker before it runs.
+pub struct Worker {
+    /// What commands may touch.
+    pub core: Core,
+    /// Frames.
+    pub io: XskIo,
+    /// How others reach us.
+    pub bell: Arc<Bell<Command>>,
+    /// When to sleep.
+    pub policy: PollPolicy,
+    /// Where events go.
+    pub tell: Box<dyn FnMut(WorkerEvent) + Send>,
+}
+
+/// Closes the bell however the worker ends, so that nobody waits for an answer from it.
+struct CloseAtEnd(Arc<Bell<Command>>);
+
+impl Drop for CloseAtEnd {
+    fn drop(&mut self) {
+        self.0.close();
+    }
+}
+
+/// CLOCK_MONOTONIC, which is also what XDP's `bpf_ktime_get_ns` reads.
+pub fn now() -> Timestamp {
+    let t = clock_gettime(ClockId::Monotonic);
+    Timestamp::from_nanos(
+        (t.tv_sec as u64)
+            .wrapping_mul(1_000_000_000)
+            .wrapping_add(t.tv_nsec as u64),
+    )
+}
+
+impl Worker {
+    /// Runs until the bell says stop.
+    pub fn run(mut self) {
+        let _closed = CloseAtEnd(Arc::clone(&self.bell));
+        // The default slack of 50 us would make every paced packet late; failure only costs that.
+        let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
+        let mut idle_since: Option<Timestamp> = None;
+        let mut published = Timestamp::ZERO;
+        let mut unpublished = true;
+        while !self.bell.stopped() {
+            let time = now();
+            let commanded = self.commands(time);
+            let step = self.step(time);
+            let busy = commanded || step.received > 0 || step.transmitted > 0;
+            unpublished |= busy;
+            if unpublished && time.saturating_since(published) >= PUBLISH_EVERY {
+                self.publish();
+                published = time;
+                // One more look after the last packet: the trackers are judged by two.
+                unpublished = busy;
+            }
+            if busy {
+                idle_since = None;
+                continue;
+            }
+            let idle = time.saturating_since(*idle_since.get_or_insert(time));
+            if let Some(longest) = self.may_sleep(time, idle, step.backpressure) {
+                let longest = if unpublished {
+                    longest.min(PUBLISH_EVERY)
+                } else {
+                    longest
+                };
+                self.sleep(longest);
+            } else {
+                std::hint::spin_loop();
+            }
+        }
+        self.publish();
+    }
+
+    fn commands(&mut self, time: Timestamp) -> bool {
+        let mut any = false;
+        for command in self.bell.take_commands() {
+            command(&mut self.core, time);
+            any = true;
+        }
+        while let Some(qpn) = self.bell.take_doorbell() {
+            self.core.endpoint.work_posted(time, qpn);
+            any = true;
+        }
+        if self.bell.take_all_qps() {
+            let Core {
+                endpoint,
+                publisher,
+                ..
+            } = &mut self.core;
+            for qpn in publisher.qpns() {
+                endpoint.work_posted(time, qpn);
+            }
+            any = true;
+        }
+        any
+    }
+
+    fn step(&mut self, time: Timestamp) -> drive::Step {
+        let Core {
+            endpoint,
+            maps,
+            signals,
+            ..
+        } = &mut self.core;
+        signals.drain(maps, |qpn, signal| {
+            endpoint.handle_congestion(time, qpn, signal)
+        });
+        let step = drive::step(endpoint, time, &mut self.io, BUDGET);
+        while let Some(event) = endpoint.poll_event() {
+            (self.tell)(WorkerEvent::Transport(event));
+        }
+        if let Some(error) = self.io.take_error() {
+            (self.tell)(WorkerEvent::Device(error));
+        }
+        step
+    }
+
+    fn publish(&mut self) {
+        let Core {
+            endpoint,
+            maps,
+            publisher,
+            ..
+        } = &mut self.core;
+        publisher.publish(maps, endpoint, &self.io);
+    }
+
+    /// How long the worker may sleep now; `None`: go on spinning.
+    fn may_sleep(
+        &mut self,
+        time: Timestamp,
+        idle: Duration,
+        backpressure: bool,
+    ) -> Option<Duration> {
+        let spin = match self.policy {
+            PollPolicy::Busy => return None,
+            PollPolicy::Adaptive => SPIN,
+            PollPolicy::Sleep => Duration::ZERO,
+        };
+        if idle < spin {
+            return None;
+        }
+        let until_timer = match self.core.endpoint.poll_timeout() {
+            Some(at) => at.saturating_since(time),
+            None => LONGEST_SLEEP,
+        };
+        if until_timer < NEAR {
+            return None;
+        }
+        let mut longest = until_timer.min(LONGEST_SLEEP);
+        if backpressure || self.io.unsent() > 0 {
+            longest = longest.min(BACKPRESSURE_SLEEP);
+        }
+        Some(longest)
+    }
+
+    fn sleep(&mut self, longest: Duration) {
+        if !self.bell.prepare_sleep() {
+            return;
+        }
+        // A worker that hands a frame over rings after pushing it, so look once more.
+        if !self.io.has_handed_over() {
+            let timeout = Timespec {
+                tv_sec: longest.as_secs() as i64,
+                tv_nsec: i64::from(longest.subsec_nanos()),
+            };
+            let mut fds = [
+                PollFd::from_borrowed_fd(self.io.xsk().as_fd(), PollFlags::IN),
+                PollFd::from_borrowed_fd(self.bell.fd(), PollFlags::IN),
+            ];
+            // EINTR is a wake-up like any other; other errors can't occur with these arguments.
+            let _ = poll(&mut fds, Some(&timeout));
+        }
+        self.bell.finish_sleep();
+    }
+}

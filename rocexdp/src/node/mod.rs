@@ -1,0 +1,398 @@
+//! A node: one interface as an RDMA endpoint, from the XDP program to the running engine.
+//!
+//! [`Node::open`] does the whole set-up in the caller's network namespace; [`NodeQp`] is what an
+//! application holds. Queues are shared rings, so posting and polling take no lock of the engine.
+
+mod net;
+mod qp;
+mod slots;
+
+use std::{
+    fmt,
+    net::IpAddr,
+    os::fd::{AsFd as _, AsRawFd as _},
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use anyhow::{Context as _, Result};
+use rand::RngExt as _;
+use rocexdp_proto::{
+    EndpointConfig,
+    ids::RKey,
+    mem::{Access, Memory, MemoryRegion},
+    verbs::PathMtu,
+};
+use rustix::process::{Resource, Rlimit, setrlimit};
+use tokio::sync::broadcast;
+
+use crate::{
+    engine::{Engine, EngineConfig, EngineHandle, LINE, PollPolicy, WorkerEvent},
+    loader::{AttachReport, AttachWish, Dataplane, LoadConfig},
+    maps::Maps,
+    xsk::{Mode, Xsk, XskConfig, ZeroCopy},
+};
+use net::Network;
+use slots::Slots;
+
+pub use qp::{ConnectAttr, NodeQp};
+
+/// Events that a slow subscriber may fall behind before it loses some.
+const EVENTS: usize = 256;
+
+/// Sizes of a socket's rings and of its packet memory, in entries and chunks of 4096 B.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RingConfig {
+    /// RX and fill ring entries; as many chunks to receive into.
+    pub rx: u32,
+    /// TX and completion ring entries; as many chunks to send from.
+    pub tx: u32,
+}
+
+impl Default for RingConfig {
+    fn default() -> Self {
+        Self { rx: 4096, tx: 2048 }
+    }
+}
+
+/// How to open a node.
+#[derive(Clone, Debug)]
+pub struct NodeConfig {
+    /// Interface.
+    pub iface: String,
+    /// Driver or generic mode.
+    pub attach: AttachWish,
+    /// Largest path MTU to use; `None`: the largest that the interface carries.
+    pub path_mtu: Option<PathMtu>,
+    /// Addresses to answer for; empty: all of the interface.
+    pub addresses: Vec<IpAddr>,
+    /// VLAN id of the frames, if the interface is not itself a VLAN device.
+    pub vlan: Option<u16>,
+    /// Another RoCE stack uses the addresses too: packets for QPs that are not ours are passed on.
+    pub shared_addresses: bool,
+    /// QP slots, a power of two from 64 to 65536.
+    pub slots: u32,
+    /// Ring sizes.
+    pub rings: RingConfig,
+    /// When workers sleep.
+    pub poll: PollPolicy,
+    /// Whether AF_XDP is to be zero-copy.
+    pub zero_copy: ZeroCopy,
+    /// The transport's settings.
+    pub endpoint: EndpointConfig,
+}
+
+impl NodeConfig {
+    /// Defaults for an interface.
+    pub fn new(iface: impl Into<String>) -> Self {
+        Self {
+            iface: iface.into(),
+            attach: AttachWish::Auto,
+            path_mtu: None,
+            addresses: Vec::new(),
+            vlan: None,
+            shared_addresses: false,
+            slots: rocexdp_common::maps::DEFAULT_SLOTS,
+            rings: RingConfig::default(),
+            poll: PollPolicy::default(),
+            zero_copy: ZeroCopy::Try,
+            endpoint: EndpointConfig::default(),
+        }
+    }
+}
+
+/// Something that the user should know while a node runs.
+#[derive(Clone, Debug)]
+pub enum NodeEvent {
+    /// The interface went up or down.
+    Link {
+        /// Interface.
+        iface: String,
+        /// Whether frames can pass.
+        running: bool,
+    },
+    /// The interface has gone.
+    LinkGone(String),
+    /// The interface's MTU changed.
+    Mtu {
+        /// Interface.
+        iface: String,
+        /// MTU now, B.
+        mtu: u32,
+        /// Largest path MTU that it carries now, B; `None`: none.
+        path_mtu: Option<u32>,
+        /// Path MTU that connections were promised, B.
+        promised: u32,
+    },
+    /// An address of ours has gone: packets to it are no longer taken.
+    AddressGone(IpAddr),
+    /// A new address, which is used from a restart on.
+    AddressNew(IpAddr),
+    /// A next hop has another Ethernet address now; QPs were told.
+    NeighbourMoved {
+        /// Next hop.
+        next_hop: IpAddr,
+        /// Its address.
+        mac: String,
+    },
+    /// A peer's next hop does not answer.
+    Unreachable(String),
+    /// Something else about the network: lost notifications, routes.
+    Network(String),
+    /// A QP's event.
+    Qp(rocexdp_proto::Event),
+    /// A socket's error.
+    Device(String),
+}
+
+impl fmt::Display for NodeEvent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Link {
+                iface,
+                running: true,
+            } => write!(f, "{iface}: link is up"),
+            Self::Link {
+                iface,
+                running: false,
+            } => {
+                write!(
+                    f,
+                    "{iface}: link is down: nothing can be sent or received until it is up"
+                )
+            }
+            Self::LinkGone(iface) => write!(
+                f,
+                "{iface}: the interface has gone; restart rocexdp when it is back"
+            ),
+            Self::Mtu {
+                iface,
+                mtu,
+                path_mtu,
+                promised,
+            } => {
+                write!(f, "{iface}: MTU is now {mtu}")?;
+                match path_mtu {
+                    Some(p) if p >= promised => write!(f, ", enough for path MTU {promised}"),
+                    Some(p) => write!(
+                        f,
+                        ", which carries path MTU {p} only: connections with path MTU {promised} will fail"
+                    ),
+                    None => {
+                        f.write_str(", which carries no path MTU at all: connections will fail")
+                    }
+                }
+            }
+            Self::AddressGone(a) => write!(
+                f,
+                "address {a} was removed: its QPs receive nothing any more"
+            ),
+            Self::AddressNew(a) => write!(f, "address {a} was added; restart rocexdp to use it"),
+            Self::NeighbourMoved { next_hop, mac } => {
+                write!(f, "next hop {next_hop} is now at {mac}")
+            }
+            Self::Unreachable(text) | Self::Network(text) | Self::Device(text) => f.write_str(text),
+            Self::Qp(event) => write!(f, "{event}"),
+        }
+    }
+}
+
+/// One interface as an RDMA endpoint. Dropping it detaches the XDP program.
+#[derive(Debug)]
+pub struct Node {
+    shared: Arc<Shared>,
+    // Dropped in this order: workers end before their sockets' steering and the program go.
+    _engine: Engine,
+    network: Network,
+    dataplane: Dataplane,
+}
+
+/// What QPs keep of their node.
+#[derive(Debug)]
+struct Shared {
+    engine: EngineHandle,
+    maps: Arc<Maps>,
+    slots: Mutex<Slots>,
+    mac: [u8; 6],
+    vlan: Option<u16>,
+    iface: String,
+    path_mtu: u32,
+}
+
+impl Node {
+    /// Checks the interface, loads and attaches the program, opens a socket per queue and starts the
+    /// workers, all in the calling thread's network namespace.
+    ///
+    /// # Errors
+    /// As [`Dataplane::load`], and of the sockets: each names interface, queue and what to do.
+    pub fn open(config: NodeConfig) -> Result<Self> {
+        // AF_XDP packet memory counts against RLIMIT_MEMLOCK without CAP_IPC_LOCK
+        // (net/xdp/xdp_umem.c, xdp_umem_account_pages); if it can't be raised the socket says so.
+        let unlimited = Rlimit {
+            current: None,
+            maximum: None,
+        };
+        let _ = setrlimit(Resource::Memlock, unlimited);
+        let mut dataplane = Dataplane::load(&LoadConfig {
+            iface: config.iface.clone(),
+            attach: config.attach,
+            path_mtu: config.path_mtu,
+            addresses: config.addresses.clone(),
+            vlan: config.vlan,
+            shared_addresses: config.shared_addresses,
+            slots: config.slots,
+        })?;
+        let sockets = open_sockets(&config, &dataplane)?;
+        note_socket_mode(&mut dataplane.report, &sockets);
+        let report = &dataplane.report;
+        let (events, _) = broadcast::channel(EVENTS);
+        let tell = events.clone();
+        let engine_config = EngineConfig {
+            endpoint: config.endpoint,
+            path_mtu: report.path_mtu,
+            policy: config.poll,
+            seed: rand::rng().random(),
+        };
+        let engine = Engine::start(
+            &engine_config,
+            &dataplane.maps,
+            sockets,
+            move |queue, event| {
+                let event = match event {
+                    WorkerEvent::Transport(event) => NodeEvent::Qp(event),
+                    WorkerEvent::Device(e) => NodeEvent::Device(format!("queue {queue}: {e}")),
+                };
+                // Nobody may be listening.
+                let _ = tell.send(event);
+            },
+        )?;
+        let shared = Arc::new(Shared {
+            engine: engine.handle().clone(),
+            slots: Mutex::new(Slots::new(config.slots, engine.handle().workers())),
+            maps: Arc::clone(&dataplane.maps),
+            mac: dataplane.device.mac.map_or([0; 6], |m| m.0),
+            vlan: report.vlan,
+            iface: config.iface.clone(),
+            path_mtu: report.path_mtu,
+        });
+        let network = Network::start(&dataplane, events, engine.handle().clone())
+            .with_context(|| format!("watching the network of {}", config.iface))?;
+        Ok(Self {
+            shared,
+            _engine: engine,
+            network,
+            dataplane,
+        })
+    }
+
+    /// What was attached, and how.
+    pub fn report(&self) -> &AttachReport {
+        &self.dataplane.report
+    }
+
+    /// The addresses that this node answers for.
+    pub fn addresses(&self) -> &[IpAddr] {
+        &self.report().addresses
+    }
+
+    /// The largest path MTU of this node.
+    pub fn path_mtu(&self) -> PathMtu {
+        PathMtu::from_bytes(self.shared.path_mtu).unwrap_or(PathMtu::Mtu256)
+    }
+
+    /// What happens while the node runs.
+    pub fn subscribe(&self) -> broadcast::Receiver<NodeEvent> {
+        self.network.subscribe()
+    }
+
+    /// Registers memory for the peers' access. Its address for the peers starts at 0: where it is
+    /// mapped here is none of their business.
+    ///
+    /// # Errors
+    /// When the engine has ended.
+    pub fn register(&self, memory: Arc<dyn Memory>, access: Access) -> Result<MemoryRegion> {
+        // One key for all workers, since a QP of any of them may be asked for it.
+        let engine = &self.shared.engine;
+        let first = Arc::clone(&memory);
+        let region = engine.call_blocking(0, move |core, _| {
+            core.endpoint.register_memory(first, 0, access)
+        })?;
+        for worker in 1..engine.workers() {
+            let memory = Arc::clone(&memory);
+            let rkey = region.rkey;
+            engine.call_blocking(worker * LINE, move |core, _| {
+                core.endpoint.register_memory_as(rkey, memory, 0, access);
+            })?;
+        }
+        Ok(region)
+    }
+
+    /// Withdraws a region: later accesses of peers are refused.
+    pub fn deregister(&self, rkey: RKey) {
+        for worker in 0..self.shared.engine.workers() {
+            // An engine that has ended has no regions.
+            let _ = self
+                .shared
+                .engine
+                .call_blocking(worker * LINE, move |core, _| {
+                    core.endpoint.deregister_memory(rkey);
+                });
+        }
+    }
+
+    /// Makes a QP in state INIT with a random number and a random starting PSN.
+    ///
+    /// # Errors
+    /// When all slots are taken, or the depths are out of range.
+    pub fn create_qp(&self, max_send: u32, max_recv: u32) -> Result<NodeQp> {
+        NodeQp::create(&self.shared, self.network.resolver(), max_send, max_recv)
+    }
+
+    /// The maps.
+    pub fn maps(&self) -> &Maps {
+        &self.shared.maps
+    }
+}
+
+fn open_sockets(config: &NodeConfig, dataplane: &Dataplane) -> Result<Vec<Xsk>> {
+    let device = &dataplane.device;
+    let mut control = dataplane
+        .control
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner);
+    (0..dataplane.report.queues)
+        .map(|queue| {
+            let xsk = Xsk::open(&XskConfig {
+                rx_size: config.rings.rx,
+                fill_size: config.rings.rx,
+                frames_rx: config.rings.rx,
+                tx_size: config.rings.tx,
+                comp_size: config.rings.tx,
+                frames_tx: config.rings.tx,
+                tx_budget: config.rings.tx,
+                multi_buffer: dataplane.report.multi_buffer,
+                zero_copy: config.zero_copy,
+                ..XskConfig::new(device.name.clone(), device.index.0, queue)
+            })?;
+            control.set_socket(queue, xsk.as_fd().as_raw_fd())?;
+            Ok(xsk)
+        })
+        .collect()
+}
+
+fn note_socket_mode(report: &mut AttachReport, sockets: &[Xsk]) {
+    let zero_copy = sockets
+        .iter()
+        .filter(|s| s.mode() == Mode::ZeroCopy)
+        .count();
+    report.socket_mode = Some(match zero_copy {
+        0 => "copy".to_owned(),
+        n if n == sockets.len() => "zero-copy".to_owned(),
+        n => format!("zero-copy on {n} of {}", sockets.len()),
+    });
+    if zero_copy > 0 {
+        report.warnings.push(format!(
+            "{}: zero-copy sockets take all of their queues' packets into their memory, the kernel's as well; give              RoCE a queue of its own, for example `ethtool -L {} combined N` and `ethtool -N {} flow-type udp4              dst-port 4791 action QUEUE`",
+            report.device, report.device, report.device
+        ));
+    }
+}

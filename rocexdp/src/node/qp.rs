@@ -1,0 +1,323 @@
+//! A queue pair as an application holds it.
+
+use std::{
+    net::IpAddr,
+    sync::{
+        Arc, PoisonError,
+        atomic::{AtomicU32, Ordering},
+    },
+};
+
+use anyhow::{Context as _, Result, anyhow, bail};
+use rand::RngExt as _;
+use rocexdp_common::maps::{QpConfig, QpCounters, QpEngine};
+use rocexdp_proto::{
+    CreateQp, QpHandle, QpTransition, RtrAttr, RtsAttr, Transport,
+    ids::{Psn, Qpn},
+    mem::Access,
+    verbs::{CompletionQueue, Cqe, PathMtu, PostError, RecvWr, SendWr},
+    wire::Path,
+};
+use tokio::sync::Notify;
+
+use super::{Shared, net::Resolver};
+use crate::loader::{gid_of, mtu_needed};
+
+/// TTL and hop limit of what we send.
+const HOP_LIMIT: u8 = 64;
+
+/// What two ends have agreed on.
+#[derive(Clone, Copy, Debug)]
+pub struct ConnectAttr {
+    /// Our address.
+    pub local: IpAddr,
+    /// The peer's.
+    pub peer: IpAddr,
+    /// The peer's QP.
+    pub peer_qpn: Qpn,
+    /// PSN of the peer's first request.
+    pub peer_psn: Psn,
+    /// Path MTU of both directions.
+    pub path_mtu: PathMtu,
+    /// Local ACK timeout, 4.096 us x 2^timeout; 0: none.
+    pub timeout: u8,
+    /// Retries after a timeout or a sequence NAK.
+    pub retry_cnt: u8,
+    /// Retries after an RNR NAK; 7: without end.
+    pub rnr_retry: u8,
+    /// RNR NAK timer code that we ask the peer to wait.
+    pub min_rnr_timer: u8,
+    /// What the peer may do to our memory through this QP.
+    pub access: Access,
+}
+
+/// A queue pair. Dropping it destroys it and frees its slot.
+#[derive(Debug)]
+pub struct NodeQp {
+    shared: Arc<Shared>,
+    resolver: Resolver,
+    slot: u32,
+    handle: QpHandle,
+    psn: Psn,
+    cq: Arc<CompletionQueue>,
+    news: Arc<Notify>,
+    generation: AtomicU32,
+}
+
+impl NodeQp {
+    pub(super) fn create(
+        shared: &Arc<Shared>,
+        resolver: Option<Resolver>,
+        max_send: u32,
+        max_recv: u32,
+    ) -> Result<Self> {
+        let resolver = resolver.ok_or_else(|| anyhow!("the node was closed"))?;
+        let taken = shared
+            .slots
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        let (slot, qpn) = taken.ok_or_else(|| {
+            anyhow!(
+                "{}: all {} QP slots are taken; start rocexdp with more (--slots)",
+                shared.iface,
+                shared.maps.slots
+            )
+        })?;
+        let depth = max_send.saturating_add(max_recv).max(1);
+        let cq = Arc::new(CompletionQueue::new(depth));
+        let news = Arc::new(Notify::new());
+        let waker = Arc::clone(&news);
+        cq.set_waker(Box::new(move || waker.notify_one()));
+        let create = CreateQp {
+            qpn,
+            transport: Transport::Rc,
+            max_send,
+            max_recv,
+            send_cq: Arc::clone(&cq),
+            recv_cq: Arc::clone(&cq),
+        };
+        let handle = shared
+            .engine
+            .call_blocking(slot, move |core, _| {
+                let handle = core.endpoint.create_qp(create)?;
+                core.signals.assign(slot, qpn);
+                core.publisher.add(slot, qpn);
+                Ok::<_, rocexdp_proto::VerbsError>(handle)
+            })
+            .and_then(|made| {
+                made.with_context(|| format!("creating QP {qpn} on {}", shared.iface))
+            });
+        let handle = match handle {
+            Ok(handle) => handle,
+            Err(e) => {
+                shared
+                    .slots
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .give_back(slot);
+                return Err(e);
+            }
+        };
+        Ok(Self {
+            shared: Arc::clone(shared),
+            resolver,
+            slot,
+            handle,
+            psn: Psn::new(rand::rng().random()),
+            cq,
+            news,
+            generation: AtomicU32::new(0),
+        })
+    }
+
+    /// Our QP number.
+    pub fn qpn(&self) -> Qpn {
+        self.handle.qpn
+    }
+
+    /// PSN of our first request.
+    pub fn psn(&self) -> Psn {
+        self.psn
+    }
+
+    /// Resolves the peer's next hop, tells XDP of the QP, and takes it from INIT to RTS.
+    ///
+    /// # Errors
+    /// No route or no answer from the next hop (names address and interface), a path MTU that does
+    /// not fit the route, or an attribute out of range.
+    pub async fn connect(&self, attr: ConnectAttr) -> Result<()> {
+        let qpn = self.qpn();
+        let shared = &self.shared;
+        if attr.path_mtu.bytes() > shared.path_mtu {
+            bail!(
+                "path MTU {} is more than {} carries ({})",
+                attr.path_mtu.bytes(),
+                shared.iface,
+                shared.path_mtu
+            );
+        }
+        let way = self.resolver.resolve(attr.local, attr.peer, qpn).await?;
+        if mtu_needed(attr.path_mtu) > way.mtu {
+            bail!(
+                "path MTU {} needs an MTU of {}, the route to {} through {} has {}",
+                attr.path_mtu.bytes(),
+                mtu_needed(attr.path_mtu),
+                attr.peer,
+                shared.iface,
+                way.mtu
+            );
+        }
+        let path = Path {
+            src_mac: shared.mac,
+            dst_mac: way.mac.0,
+            vlan: shared.vlan,
+            src: gid_of(attr.local),
+            dst: gid_of(attr.peer),
+            hop_limit: HOP_LIMIT,
+            flow_label: 0,
+        };
+        // XDP first: the peer may send as soon as it knows us.
+        self.publish(&attr, &path);
+        let rtr = RtrAttr {
+            dest_qpn: attr.peer_qpn,
+            path_mtu: attr.path_mtu,
+            rq_psn: attr.peer_psn,
+            min_rnr_timer: attr.min_rnr_timer,
+            path,
+        };
+        let rts = RtsAttr {
+            sq_psn: self.psn,
+            timeout: attr.timeout,
+            retry_cnt: attr.retry_cnt,
+            rnr_retry: attr.rnr_retry,
+        };
+        let access = attr.access;
+        shared
+            .engine
+            .call(self.slot, move |core, now| {
+                let endpoint = &mut core.endpoint;
+                endpoint.modify_qp(now, qpn, QpTransition::Init { access })?;
+                endpoint.modify_qp(now, qpn, QpTransition::Rtr(rtr))?;
+                endpoint.modify_qp(now, qpn, QpTransition::Rts(rts))
+            })
+            .await?
+            .with_context(|| {
+                format!(
+                    "connecting QP {qpn} to QP {} at {}",
+                    attr.peer_qpn, attr.peer
+                )
+            })
+    }
+
+    fn publish(&self, attr: &ConnectAttr, path: &Path) {
+        let maps = &self.shared.maps;
+        // The slot is not published, so XDP does not touch its counters.
+        for queue in 0..maps.queues {
+            maps.qp_counters
+                .store(self.slot * maps.queues + queue, &QpCounters::default());
+        }
+        maps.qp_engine.store(self.slot, &QpEngine::default());
+        let generation = self
+            .generation
+            .fetch_add(1, Ordering::Relaxed)
+            .wrapping_add(1)
+            .max(1);
+        maps.qp_config.publish(
+            self.slot,
+            &QpConfig {
+                generation,
+                qpn: self.qpn().get(),
+                peer_qpn: attr.peer_qpn.get(),
+                owner: 0,
+                local_gid: path.src,
+                peer_gid: path.dst,
+                // The trackers start from the PSNs agreed on, not from the first packet seen.
+                resync: 1,
+                resync_request_psn: attr.peer_psn.get(),
+                resync_response_psn: self.psn.get(),
+                transport: rocexdp_common::opcode::Transport::Rc as u8,
+                path_mtu_log2: attr.path_mtu.bytes().trailing_zeros() as u8,
+                reserved: 0,
+            },
+        );
+    }
+
+    /// Posts a send request.
+    ///
+    /// # Errors
+    /// The queue is full, the QP is not ready, or the request is out of range.
+    pub fn post_send(&self, wr: SendWr) -> Result<(), PostError> {
+        self.handle.sq.post(wr)?;
+        self.shared.engine.doorbell(self.qpn());
+        Ok(())
+    }
+
+    /// Posts a receive request.
+    ///
+    /// # Errors
+    /// As [`Self::post_send`].
+    pub fn post_recv(&self, wr: RecvWr) -> Result<(), PostError> {
+        self.handle.rq.post(wr)?;
+        self.shared.engine.doorbell(self.qpn());
+        Ok(())
+    }
+
+    /// The next completion, of a send or a receive request.
+    pub async fn completion(&self) -> Cqe {
+        loop {
+            // `notify_one` leaves a permit, so a completion between the two lines is not missed.
+            if let Some(cqe) = self.cq.poll() {
+                return cqe;
+            }
+            self.news.notified().await;
+        }
+    }
+
+    /// A completion, if there is one.
+    pub fn try_completion(&self) -> Option<Cqe> {
+        self.cq.poll()
+    }
+
+    /// What the engine did for this QP, now.
+    ///
+    /// # Errors
+    /// When the engine has ended.
+    pub async fn info(&self) -> Result<QpEngine> {
+        let qpn = self.qpn();
+        self.shared
+            .engine
+            .call(self.slot, move |core, _| {
+                let mut out = QpEngine::default();
+                core.endpoint.fill(qpn, &mut out);
+                out
+            })
+            .await
+    }
+
+    /// What XDP counted for this QP.
+    pub fn counters(&self) -> QpCounters {
+        self.shared.maps.counters(self.slot).unwrap_or_default()
+    }
+}
+
+impl Drop for NodeQp {
+    fn drop(&mut self) {
+        let (slot, qpn) = (self.slot, self.qpn());
+        // XDP stops giving packets to the QP before the engine forgets it.
+        if let Some(generation) = self.shared.maps.qp_config.u32_at(slot, 0) {
+            generation.store(0, Ordering::Release);
+        }
+        // An engine that has ended has no QPs.
+        let _ = self.shared.engine.call_blocking(slot, move |core, _| {
+            core.publisher.remove(slot);
+            let _ = core.endpoint.destroy_qp(qpn);
+        });
+        self.resolver.forget(qpn);
+        self.shared
+            .slots
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .give_back(slot);
+    }
+}
