@@ -1,2 +1,103 @@
-//! xtask
-fn main() {}
+//! `cargo xtask`: set-up, build, run, test, bench and checks of this workspace.
+//!
+//! It builds with the stable compiler alone, before anything else is there, and must therefore depend on no other crate of the
+//! workspace. What it does on the user's machine it says first: a command it runs is printed, and so is why a package is installed.
+
+mod bpf;
+mod ci;
+mod layers;
+mod paths;
+mod product;
+mod setup;
+mod sh;
+mod test;
+mod toolchain;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+
+#[derive(Parser)]
+#[command(
+    name = "cargo xtask",
+    bin_name = "cargo xtask",
+    about = "Set-up, build, run, test and checks of rocexdp"
+)]
+struct Cli {
+    #[command(subcommand)]
+    command: Task,
+}
+
+#[derive(Subcommand)]
+enum Task {
+    /// Install what building the eBPF objects needs; does nothing where all is there
+    Setup {
+        /// Only report; exit code 1 if something is missing
+        #[arg(long)]
+        check: bool,
+    },
+    /// Build the eBPF objects, then the rocexdp binary with them inside
+    Build {
+        /// With optimisation, as `run` and `bench` do
+        #[arg(long)]
+        release: bool,
+    },
+    /// Build, then run the demonstration in network namespaces; with arguments, `rocexdp run ARGS`
+    Run {
+        /// Arguments for `rocexdp run`, for instance `--iface eth1`
+        #[arg(
+            trailing_var_arg = true,
+            allow_hyphen_values = true,
+            value_name = "ARGS"
+        )]
+        args: Vec<String>,
+    },
+    /// All tests, those that need root included
+    Test {
+        /// Only tests whose name contains this
+        name: Option<String>,
+    },
+    /// Build, then `rocexdp bench ARGS` as root
+    Bench {
+        /// Arguments for `rocexdp bench`
+        #[arg(
+            trailing_var_arg = true,
+            allow_hyphen_values = true,
+            value_name = "ARGS"
+        )]
+        args: Vec<String>,
+    },
+    /// File sizes, module heads, where `unsafe` may stand, and the direction of dependencies
+    Layers,
+    /// What CI checks: fmt, clippy, doc, layers, tests
+    Ci {
+        /// All but the tests
+        #[arg(long)]
+        skip_test: bool,
+    },
+}
+
+fn main() -> ExitCode {
+    match dispatch(Cli::parse().command) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("xtask: error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn dispatch(task: Task) -> Result<ExitCode> {
+    match task {
+        Task::Setup { check: true } => return setup::report(),
+        Task::Setup { check: false } => setup::install()?,
+        Task::Build { release } => product::build(release).map(drop)?,
+        Task::Run { args } => product::run(args)?,
+        Task::Test { name } => return test::run(name.as_deref()),
+        Task::Bench { args } => product::bench(args)?,
+        Task::Layers => layers::run()?,
+        Task::Ci { skip_test } => return ci::run(skip_test),
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,5 @@
+//! layers
+use anyhow::Result;
+pub fn run() -> Result<()> {
+    Ok(())
+}
