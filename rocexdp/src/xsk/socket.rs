@@ -94,6 +94,13 @@ pub(super) struct Parts {
     pub tx_budget: u32,
 }
 
+impl Parts {
+    /// Has the driver look at the fill ring.
+    fn wake_receiver(&self) -> rustix::io::Result<()> {
+        rustix::net::recv(&self.socket, &mut [0_u8; 0], RecvFlags::DONTWAIT).map(drop)
+    }
+}
+
 /// An AF_XDP socket bound to one queue of one interface. Belongs to one thread at a time; may be moved.
 pub struct Xsk {
     parts: Parts,
@@ -223,11 +230,7 @@ impl Xsk {
     /// Gives spare chunks to the kernel to receive into, and wakes it if it asks for that.
     pub(super) fn refill(&mut self) {
         let Parts {
-            umem,
-            fill,
-            spare,
-            socket,
-            ..
+            umem, fill, spare, ..
         } = &mut self.parts;
         let mut room = fill.free(u32::try_from(spare.len()).unwrap_or(u32::MAX));
         while room > 0 {
@@ -240,8 +243,8 @@ impl Xsk {
         fill.publish();
         if fill.needs_wakeup() {
             self.counters.fill_kicks += 1;
-            // The answer says nothing that the rings do not: a device that is down is noticed when sending.
-            let _ = rustix::net::recv(&*socket, &mut [0_u8; 0], RecvFlags::DONTWAIT);
+            // The answer says nothing that `wait` and `flush` do not say.
+            let _ = self.parts.wake_receiver();
         }
     }
 
@@ -414,7 +417,8 @@ impl Xsk {
     /// is on the TX ring (`xsk_poll`).
     ///
     /// # Errors
-    /// What `poll` says; `ENETDOWN` if the interface is gone.
+    /// What `poll` says. With no packet there: `ENETDOWN` while the interface is down, `ENXIO` once it is gone, which
+    /// `poll` itself never reports for these sockets.
     pub fn wait(&self, timeout: Duration) -> io::Result<bool> {
         let mut fds = [PollFd::new(&self.parts.socket, PollFlags::IN)];
         let timeout = Timespec::try_from(timeout).map_err(|_| Errno::INVAL)?;
@@ -423,13 +427,13 @@ impl Xsk {
             Err(errno) => return Err(errno.into()),
         }
         let [fd] = fds;
-        if fd
-            .revents()
-            .intersects(PollFlags::ERR | PollFlags::HUP | PollFlags::NVAL)
-        {
-            return Err(Errno::NETDOWN.into());
+        if fd.revents().contains(PollFlags::IN) {
+            return Ok(true);
         }
-        Ok(fd.revents().contains(PollFlags::IN))
+        match self.parts.wake_receiver() {
+            Err(errno @ (Errno::NETDOWN | Errno::NXIO)) => Err(errno.into()),
+            _ => Ok(false),
+        }
     }
 
     /// The kernel's counts (a system call).
