@@ -1,3 +1,41 @@
-//! Placeholder replaced below.
+//! The RoCEv2 transport and DCQCN as a sans-IO core.
+//!
+//! [`endpoint::Endpoint`] is one RDMA endpoint: frames, congestion signals and the time go in, frames, timer requests and
+//! events come out. It has no clock, thread, socket, file or ambient randomness, so that one seed gives one run, and the
+//! AF_XDP engine, the simulator and the tests drive the same code through [`drive::step`].
+//!
+//! From the bottom up: [`ids`], [`time`], [`rng`], [`drop`]; [`wire`] (frames and the ICRC); [`mem`] (application memory and
+//! regions) and [`verbs`] (work requests and queues); [`qp`] (requester, completer, responder); [`endpoint`]; [`drive`].
+//! [`dcqcn`] depends on [`time`] only.
+#![forbid(unsafe_code)]
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::panic,
+        clippy::indexing_slicing
+    )
+)]
+
 pub mod dcqcn;
+pub mod drive;
+pub mod drop;
+pub mod endpoint;
+mod hash;
+pub mod ids;
+pub mod mem;
+pub mod qp;
+pub mod rng;
 pub mod time;
+mod timer;
+pub mod verbs;
+pub mod wire;
+
+pub use drop::DropReason;
+pub use endpoint::{
+    CongestionSignal, CreateQp, Endpoint, EndpointConfig, EndpointCounters, ErrorCause, Event,
+    IcrcMode, QpHandle, QpInfo, VerbsError,
+};
+pub use qp::{QpState, QpTransition, RtrAttr, RtsAttr};
+pub use rocexdp_common::opcode::Transport;

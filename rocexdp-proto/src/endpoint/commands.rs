@@ -1,0 +1,219 @@
+//! Commands: QPs and memory regions come, change and go.
+//!
+//! Everything that a QP will need is allocated here. Must not: send anything.
+
+use std::sync::Arc;
+
+use rocexdp_common::opcode::Transport;
+
+use super::{CreateQp, Endpoint, MAX_QUEUE_DEPTH, QpHandle, VerbsError};
+use crate::ids::{Qpn, RKey};
+use crate::mem::{Access, Memory, MemoryRegion};
+use crate::qp::{Congestion, NewQp, Qp, QpState, QpTransition, Route, RtrAttr, SendState};
+use crate::time::Timestamp;
+use crate::wire::HeaderTemplate;
+
+impl Endpoint {
+    /// Makes a QP, in RESET.
+    ///
+    /// # Errors
+    /// The number is taken or reserved, the service is not RC, or a queue is deeper than [`MAX_QUEUE_DEPTH`].
+    pub fn create_qp(&mut self, create: CreateQp) -> Result<QpHandle, VerbsError> {
+        let qpn = create.qpn;
+        // 0 and 1 are the management QPs, 0xffffff the multicast one.
+        if matches!(qpn.get(), 0 | 1 | 0xff_ffff) || self.slots.contains_key(&qpn.get()) {
+            return Err(VerbsError::QpnTaken(qpn));
+        }
+        if create.transport != Transport::Rc {
+            return Err(VerbsError::InvalidAttr {
+                qpn,
+                what: "the transport must be RC: others come later",
+            });
+        }
+        if create.max_send > MAX_QUEUE_DEPTH || create.max_recv > MAX_QUEUE_DEPTH {
+            return Err(VerbsError::InvalidAttr {
+                qpn,
+                what: "queues are at most 65536 deep",
+            });
+        }
+        let send = SendState::new(
+            create.max_send,
+            self.config.max_inflight_packets,
+            self.config.ack_req_interval,
+        );
+        let qp = Qp::new(NewQp {
+            qpn,
+            max_send: create.max_send,
+            max_recv: create.max_recv,
+            send_cq: create.send_cq,
+            recv_cq: create.recv_cq,
+            send,
+            congestion: self.congestion(),
+        });
+        let handle = QpHandle {
+            qpn,
+            sq: Arc::clone(&qp.sq),
+            rq: Arc::clone(&qp.rq),
+        };
+        let slot = match self.free.pop() {
+            Some(slot) => slot,
+            None => {
+                self.qps.push(None);
+                (self.qps.len() - 1) as u32
+            }
+        };
+        if let Some(place) = self.qps.get_mut(slot as usize) {
+            *place = Some(Box::new(qp));
+        }
+        self.slots.insert(qpn.get(), slot);
+        // Room for each QP to wait everywhere, so that waiting never allocates. Twice: a destroyed QP's entries may still
+        // be there.
+        let n = self.qps.len();
+        for queue in [&mut self.cnps, &mut self.acks, &mut self.senders] {
+            queue.reserve((2 * n).saturating_sub(queue.len()));
+        }
+        self.events
+            .reserve((2 * n).saturating_sub(self.events.len()));
+        self.timers.reserve_qp(n);
+        Ok(handle)
+    }
+
+    /// Changes a QP's state.
+    ///
+    /// # Errors
+    /// The QP is unknown, is in another state than the transition starts from, or a value is out of range.
+    pub fn modify_qp(
+        &mut self,
+        now: Timestamp,
+        qpn: Qpn,
+        to: QpTransition,
+    ) -> Result<(), VerbsError> {
+        let _ = now;
+        let slot = *self
+            .slots
+            .get(&qpn.get())
+            .ok_or(VerbsError::UnknownQp(qpn))?;
+        let congestion = self.congestion();
+        let route = if let QpTransition::Rtr(attr) = &to {
+            Some(self.route(qpn, attr)?)
+        } else {
+            None
+        };
+        let Some(qp) = self
+            .qps
+            .get_mut(slot as usize)
+            .and_then(Option::as_deref_mut)
+        else {
+            return Err(VerbsError::UnknownQp(qpn));
+        };
+        let from = qp.state();
+        let refused = |to| Err(VerbsError::InvalidTransition { qpn, from, to });
+        match (from, &to) {
+            (_, QpTransition::Reset) => qp.reset(congestion),
+            (QpState::Err, QpTransition::Err) => {}
+            (_, QpTransition::Err) => qp.enter_error(),
+            (QpState::Reset | QpState::Init, QpTransition::Init { access }) => qp.to_init(*access),
+            (QpState::Init, QpTransition::Rtr(attr)) => {
+                if let Some(route) = route {
+                    qp.to_rtr(attr, route);
+                }
+            }
+            (QpState::Rtr, QpTransition::Rts(attr)) => {
+                if attr.timeout > 31 || attr.retry_cnt > 7 || attr.rnr_retry > 7 {
+                    let what = "timeout is 0..=31, retry_cnt and rnr_retry are 0..=7";
+                    return Err(VerbsError::InvalidAttr { qpn, what });
+                }
+                qp.to_rts(attr);
+            }
+            (_, QpTransition::Init { .. }) => return refused(QpState::Init),
+            (_, QpTransition::Rtr(_)) => return refused(QpState::Rtr),
+            (_, QpTransition::Rts(_)) => return refused(QpState::Rts),
+        }
+        self.settle(slot);
+        Ok(())
+    }
+
+    /// The next hop to a QP's peer has another link address. False if there is no such QP, or it has no peer yet.
+    pub fn set_dest_mac(&mut self, qpn: Qpn, mac: [u8; 6]) -> bool {
+        let slot = self.slots.get(&qpn.get()).copied();
+        let qp = slot
+            .and_then(|s| self.qps.get_mut(s as usize))
+            .and_then(Option::as_deref_mut);
+        let Some(route) = qp.and_then(|qp| qp.route.as_mut()) else {
+            return false;
+        };
+        route.path.dst_mac = mac;
+        route.data.set_dst_mac(mac);
+        route.cnp.set_dst_mac(mac);
+        true
+    }
+
+    /// Removes a QP. Requests that have not completed never do; posting to its queues fails from now on.
+    ///
+    /// # Errors
+    /// The QP is unknown.
+    pub fn destroy_qp(&mut self, qpn: Qpn) -> Result<(), VerbsError> {
+        let congestion = self.congestion();
+        let slot = self
+            .slots
+            .remove(&qpn.get())
+            .ok_or(VerbsError::UnknownQp(qpn))?;
+        if let Some(mut qp) = self.qps.get_mut(slot as usize).and_then(Option::take) {
+            qp.reset(congestion);
+            self.free.push(slot);
+        }
+        Ok(())
+    }
+
+    /// Lets peers reach `mem`, under addresses from `va` on and a new random key.
+    ///
+    /// Ranges beyond address 2^64 can't be named and are left out.
+    pub fn register_memory(
+        &mut self,
+        mem: Arc<dyn Memory>,
+        va: u64,
+        access: Access,
+    ) -> MemoryRegion {
+        self.regions.register(&mut self.rng, mem, va, access)
+    }
+
+    /// As [`Endpoint::register_memory`], under a key that another endpoint drew: where several endpoints (workers) serve one
+    /// address, a region must be known to all. False, and nothing changed, if the key is taken.
+    pub fn register_memory_as(
+        &mut self,
+        rkey: RKey,
+        mem: Arc<dyn Memory>,
+        va: u64,
+        access: Access,
+    ) -> bool {
+        self.regions.register_as(rkey, mem, va, access).is_some()
+    }
+
+    /// Withdraws a region: the next packet that names it is refused. False if there is none.
+    pub fn deregister_memory(&mut self, rkey: RKey) -> bool {
+        self.regions.deregister(rkey)
+    }
+
+    fn congestion(&self) -> Congestion {
+        Congestion::new(&self.config.np, &self.config.rp, self.config.line_rate)
+    }
+
+    fn route(&self, qpn: Qpn, attr: &RtrAttr) -> Result<Route, VerbsError> {
+        let refuse = |what| Err(VerbsError::InvalidAttr { qpn, what });
+        if !attr.path.is_valid() {
+            return refuse(
+                "the path needs two unicast addresses of one family, a VLAN below 4096, a flow label below 2^20",
+            );
+        }
+        if attr.min_rnr_timer > 31 {
+            return refuse("min_rnr_timer is 0..=31");
+        }
+        let np = &self.config.np;
+        Ok(Route {
+            path: attr.path,
+            peer: attr.dest_qpn,
+            data: HeaderTemplate::data(&attr.path, qpn, attr.dest_qpn, self.config.data_dscp),
+            cnp: HeaderTemplate::cnp(&attr.path, np.cnp_dscp, np.cnp_802p_prio),
+        })
+    }
+}

@@ -1,0 +1,196 @@
+//! Inputs: frames, congestion signals, the time, doorbells.
+//!
+//! A frame is checked from the outside in; until all checks that need no transport have passed, its ICRC last, nothing but a
+//! counter changes. Must not: send anything.
+
+use rocexdp_common::opcode::Transport;
+
+use super::{CongestionSignal, Endpoint, Event, IcrcMode};
+use crate::drop::DropReason;
+use crate::ids::Qpn;
+use crate::qp::{Qp, QpState};
+use crate::time::Timestamp;
+use crate::timer::TimerKind;
+use crate::wire::{Frags, Head, Packet, RxMeta};
+
+/// ECN codepoint Congestion Experienced.
+const CE: u8 = 3;
+/// Zero bytes behind the BTH of a CNP.
+const CNP_PAYLOAD: u32 = 16;
+
+impl Endpoint {
+    /// A frame was received, in one or more pieces, from its Ethernet header on.
+    ///
+    /// # Errors
+    /// Why it was not accepted; counted already.
+    pub fn handle_frame(
+        &mut self,
+        now: Timestamp,
+        meta: &RxMeta,
+        frame: Frags<'_>,
+    ) -> Result<(), DropReason> {
+        // The queue means nothing to the transport; drivers count by it.
+        let _ = meta;
+        let result = self.receive(now, frame);
+        match result {
+            Ok(()) => self.counters.accepted += 1,
+            Err(DropReason::Icrc) => self.counters.icrc_errors += 1,
+            Err(reason) => {
+                if let Some(n) = self.counters.drops.get_mut(reason.index()) {
+                    *n += 1;
+                }
+            }
+        }
+        result
+    }
+
+    fn receive(&mut self, now: Timestamp, frame: Frags<'_>) -> Result<(), DropReason> {
+        let head = Head::of(frame);
+        let p = Packet::parse(&head, frame)?;
+        let slot = *self
+            .slots
+            .get(&p.bth.dest_qpn.get())
+            .ok_or(DropReason::UnknownQpn)?;
+        let qp = self
+            .qps
+            .get_mut(slot as usize)
+            .and_then(Option::as_deref_mut)
+            .ok_or(DropReason::UnknownQpn)?;
+        let checked = check(qp, &p).and_then(|()| {
+            if p.icrc_is_right(&head) {
+                return Ok(());
+            }
+            if self.config.icrc == IcrcMode::Ignore {
+                self.counters.icrc_ignored += 1;
+                return Ok(());
+            }
+            qp.stats.icrc_errors += 1;
+            Err(DropReason::Icrc)
+        });
+        let result = checked.and_then(|()| {
+            if p.bth.opcode.transport() == Transport::Cnp {
+                if p.payload.len() != CNP_PAYLOAD || p.bth.pad != 0 {
+                    return Err(DropReason::CnpMalformed);
+                }
+                qp.congestion.cnps(now, 1, &mut qp.stats);
+                return Ok(());
+            }
+            if p.ecn == CE
+                && self.config.ecn_from_frames
+                && self.config.cnp_enabled
+                && qp.congestion.np.on_ce(now, 1)
+            {
+                qp.cnp_owed = true;
+            }
+            if p.bth.opcode.is_response() {
+                qp.response(now, &p)
+            } else {
+                qp.request(&self.regions, &p)
+            }
+        });
+        match result {
+            Ok(()) => {
+                qp.stats.rx_accepted += 1;
+                if qp.take_established() {
+                    self.events
+                        .push_back(Event::CommunicationEstablished { qpn: qp.qpn });
+                }
+            }
+            Err(_) => qp.stats.rx_dropped += 1,
+        }
+        self.settle(slot);
+        result
+    }
+
+    /// CE marks and CNPs of a QP were counted elsewhere (by XDP, in the QP's map entry).
+    pub fn handle_congestion(&mut self, now: Timestamp, qpn: Qpn, signal: CongestionSignal) {
+        let Some(&slot) = self.slots.get(&qpn.get()) else {
+            return;
+        };
+        let Some(qp) = self
+            .qps
+            .get_mut(slot as usize)
+            .and_then(Option::as_deref_mut)
+        else {
+            return;
+        };
+        if signal.ce_marks > 0
+            && self.config.cnp_enabled
+            && qp.state().receives()
+            && qp.congestion.np.on_ce(now, signal.ce_marks)
+        {
+            qp.cnp_owed = true;
+        }
+        if signal.cnps > 0 {
+            qp.congestion.cnps(now, signal.cnps, &mut qp.stats);
+        }
+        self.settle(slot);
+    }
+
+    /// The time of [`Endpoint::poll_timeout`] may have come.
+    pub fn handle_timeout(&mut self, now: Timestamp) {
+        while let Some(entry) = self.timers.pop_due(now) {
+            let (_, slot, kind) = entry;
+            let Some(qp) = self
+                .qps
+                .get_mut(slot as usize)
+                .and_then(Option::as_deref_mut)
+            else {
+                continue;
+            };
+            if !self.timers.is_due(&mut qp.timers, now, entry) {
+                continue;
+            }
+            match kind {
+                TimerKind::Ack | TimerKind::Rnr => qp.handle_timeout(now),
+                TimerKind::Pace => qp.waiting.pace = false,
+                TimerKind::Rate => qp.congestion.handle_timeout(now, &mut qp.stats),
+                TimerKind::Cnp => {
+                    qp.cnp_owed |= qp.congestion.np.handle_timeout(now) && qp.state().receives()
+                }
+            }
+            self.settle(slot);
+        }
+    }
+
+    /// Someone posted to one of the QP's queues.
+    pub fn work_posted(&mut self, now: Timestamp, qpn: Qpn) {
+        // Sending starts with the next poll_transmit; the time is for later use (a fence, an adaptive timer).
+        let _ = now;
+        let Some(&slot) = self.slots.get(&qpn.get()) else {
+            return;
+        };
+        if let Some(qp) = self
+            .qps
+            .get_mut(slot as usize)
+            .and_then(Option::as_deref_mut)
+            && qp.state() == QpState::Err
+        {
+            qp.flush();
+        }
+        self.settle(slot);
+    }
+}
+
+/// The checks that need the QP but neither the ICRC nor the transport (rxe_recv.c `check_addr`, `check_keys`,
+/// `check_type_state`).
+fn check(qp: &Qp, p: &Packet<'_>) -> Result<(), DropReason> {
+    let route = qp.route.as_ref().ok_or(DropReason::QpState)?;
+    if p.dst != route.path.src {
+        return Err(DropReason::LocalAddress);
+    }
+    if p.src != route.path.dst {
+        return Err(DropReason::PeerAddress);
+    }
+    // The low 15 bits name the partition.
+    if p.bth.pkey & 0x7fff != 0x7fff {
+        return Err(DropReason::PKey);
+    }
+    if !matches!(p.bth.opcode.transport(), Transport::Rc | Transport::Cnp) {
+        return Err(DropReason::TransportMismatch);
+    }
+    if !qp.state().receives() {
+        return Err(DropReason::QpState);
+    }
+    Ok(())
+}

@@ -1,0 +1,198 @@
+//! One RDMA endpoint: all its QPs, memory regions and timers, with no I/O of its own.
+//!
+//! Inputs: [`Endpoint::handle_frame`], [`Endpoint::handle_congestion`], [`Endpoint::handle_timeout`],
+//! [`Endpoint::work_posted`]. Commands: create, modify, destroy a QP, register memory. After any of them, the outputs:
+//! [`Endpoint::poll_transmit`] until it gives nothing, [`Endpoint::poll_event`], then [`Endpoint::poll_timeout`] for when to
+//! come again. The contract is quinn-proto's.
+//!
+//! QPs that have something to say wait in queues (CNPs, acknowledgements, requests, in this order of precedence), QPs that
+//! wait for a time in the timer heap: no cost grows with the number of QPs. In steady state nothing is allocated.
+//!
+//! Must not: read a clock, or decide anything that the peer sees (the QP's parts do).
+
+mod commands;
+mod input;
+mod output;
+mod types;
+
+use std::collections::{HashMap, VecDeque};
+
+pub use types::{
+    CongestionSignal, CreateQp, EndpointConfig, EndpointCounters, ErrorCause, Event, IcrcMode,
+    MAX_QUEUE_DEPTH, QpHandle, QpInfo, VerbsError,
+};
+
+use rocexdp_common::maps::QpEngine;
+
+use crate::hash::NumberHash;
+use crate::ids::Qpn;
+use crate::mem::RegionTable;
+use crate::qp::Qp;
+use crate::rng::Rng;
+use crate::time::{Rate, Timestamp};
+use crate::timer::{TimerKind, TimerQueue};
+use crate::wire::HeaderBuf;
+
+/// One RDMA endpoint.
+pub struct Endpoint {
+    config: EndpointConfig,
+    rng: Rng,
+    /// By slot; a slot is used again. Queues and timers name slots, and an entry that outlived its QP is recognised by the
+    /// new QP's own marks.
+    qps: Vec<Option<Box<Qp>>>,
+    free: Vec<u32>,
+    slots: HashMap<u32, u32, NumberHash>,
+    regions: RegionTable,
+    timers: TimerQueue,
+    /// QPs that owe a CNP.
+    cnps: VecDeque<u32>,
+    /// QPs that owe an acknowledgement.
+    acks: VecDeque<u32>,
+    /// QPs that may send a request.
+    senders: VecDeque<u32>,
+    events: VecDeque<Event>,
+    counters: EndpointCounters,
+    headers: HeaderBuf,
+    /// Steps in a row whose receive queue was not emptied, so that timers had to wait.
+    pub(crate) deferred: u32,
+}
+
+impl core::fmt::Debug for Endpoint {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Endpoint")
+            .field("qps", &self.slots.len())
+            .field("counters", &self.counters)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Endpoint {
+    /// An endpoint without QPs. What it draws at random (rkeys) follows from `seed`.
+    #[must_use]
+    pub fn new(config: EndpointConfig, seed: u64) -> Self {
+        Self {
+            config,
+            rng: Rng::new(seed),
+            qps: Vec::new(),
+            free: Vec::new(),
+            slots: HashMap::default(),
+            regions: RegionTable::default(),
+            timers: TimerQueue::default(),
+            cnps: VecDeque::new(),
+            acks: VecDeque::new(),
+            senders: VecDeque::new(),
+            events: VecDeque::new(),
+            counters: EndpointCounters::default(),
+            headers: HeaderBuf::default(),
+            deferred: 0,
+        }
+    }
+
+    /// What the endpoint was made with.
+    #[must_use]
+    pub fn config(&self) -> &EndpointConfig {
+        &self.config
+    }
+
+    /// When to call [`Endpoint::handle_timeout`] if nothing else happens before; `None`: never. May be earlier than needed.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Timestamp> {
+        self.timers.next()
+    }
+
+    /// The oldest event not taken yet.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// What was counted so far.
+    #[must_use]
+    pub fn counters(&self) -> &EndpointCounters {
+        &self.counters
+    }
+
+    /// The QPs, in no order that means anything, but the same in each run.
+    pub fn qpns(&self) -> impl Iterator<Item = Qpn> + '_ {
+        self.qps.iter().flatten().map(|qp| qp.qpn)
+    }
+
+    /// A QP's state.
+    #[must_use]
+    pub fn qp_info(&self, qpn: Qpn) -> Option<QpInfo<'_>> {
+        let qp = self.qp(qpn)?;
+        let (expected_psn, msn) = qp.received();
+        Some(QpInfo {
+            state: qp.state(),
+            send_psn: qp.send.psn(qp.send.high),
+            unacked_psn: qp.send.psn(qp.send.una),
+            expected_psn,
+            msn,
+            rate: qp.congestion.rp.rate(),
+            target: qp.congestion.rp.target(),
+            alpha: qp.congestion.rp.alpha(),
+            stats: &qp.stats,
+        })
+    }
+
+    /// Writes a QP's state and counters in the form of the map that shows them. False, and nothing written, without such a
+    /// QP.
+    pub fn fill(&self, qpn: Qpn, out: &mut QpEngine) -> bool {
+        let Some((qp, info)) = self.qp(qpn).zip(self.qp_info(qpn)) else {
+            return false;
+        };
+        let bps = |rate: Option<Rate>| rate.map_or(0, Rate::as_bps);
+        let rp = qp.congestion.rp.counters();
+        *out = QpEngine {
+            state: info.state as u32,
+            send_psn: info.send_psn.get(),
+            unacked_psn: info.unacked_psn.get(),
+            expected_psn: info.expected_psn.get(),
+            msn: info.msn,
+            alpha: ((info.alpha * 1024.0) as u32).min(1023),
+            rate: bps(info.rate),
+            target_rate: bps(info.target),
+            rp_cnp_handled: rp.cnps,
+            rate_cuts: rp.cuts,
+            rate_increases: rp.increases,
+            outstanding: u64::from(qp.sq.len()) + u64::from(qp.rq.len()),
+            ..qp.stats
+        };
+        true
+    }
+
+    fn qp(&self, qpn: Qpn) -> Option<&Qp> {
+        let slot = *self.slots.get(&qpn.get())?;
+        self.qps.get(slot as usize)?.as_deref()
+    }
+
+    /// After anything has happened to a QP: reports what it reports, puts it where it has to wait, sets its timers.
+    fn settle(&mut self, slot: u32) {
+        let Some(qp) = self
+            .qps
+            .get_mut(slot as usize)
+            .and_then(Option::as_deref_mut)
+        else {
+            return;
+        };
+        if let Some(cause) = qp.take_failure() {
+            self.events.push_back(Event::QpError { qpn: qp.qpn, cause });
+        }
+        if qp.cnp_owed && !qp.waiting.cnp {
+            qp.waiting.cnp = true;
+            self.cnps.push_back(slot);
+        }
+        if qp.owes_answer() && !qp.waiting.ack {
+            qp.waiting.ack = true;
+            self.acks.push_back(slot);
+        }
+        if !qp.waiting.send && !qp.waiting.pace && qp.may_send() {
+            qp.waiting.send = true;
+            self.senders.push_back(slot);
+        }
+        let (t, q) = (&mut qp.timers, &mut self.timers);
+        q.set(t, slot, TimerKind::Ack, qp.send.ack_deadline);
+        q.set(t, slot, TimerKind::Rnr, qp.send.rnr_until);
+        q.set(t, slot, TimerKind::Rate, qp.congestion.rp.poll_timeout());
+        q.set(t, slot, TimerKind::Cnp, qp.congestion.np.poll_timeout());
+    }
+}

@@ -1,0 +1,222 @@
+//! Output: which packet leaves next.
+//!
+//! CNPs before acknowledgements before requests; QPs in turn, one packet each. Requests sent again are requests. Must not:
+//! touch payload (the driver copies it from the application's memory into the frame).
+
+use rocexdp_common::headers::{Aeth, Bth, ICRC_LEN, Syndrome};
+use rocexdp_common::opcode::{Opcode, rc};
+
+use super::Endpoint;
+use crate::ids::{Psn, Qpn};
+use crate::qp::{Qp, Request};
+use crate::time::Timestamp;
+use crate::timer::TimerKind;
+use crate::wire::{HeaderBuf, Transmit, TransmitKind};
+
+impl Endpoint {
+    /// The next packet, which counts as sent at `now`: ask only with room for it. `None`: nothing to send, or not yet.
+    pub fn poll_transmit(&mut self, now: Timestamp) -> Option<Transmit<'_>> {
+        if let Some(qpn) = self.next_cnp() {
+            return Some(self.headers_only(qpn, TransmitKind::Cnp));
+        }
+        if let Some(qpn) = self.next_answer() {
+            return Some(self.headers_only(qpn, TransmitKind::Acknowledge));
+        }
+        let (slot, request) = self.next_request(now)?;
+        let qp = self.qps.get(slot as usize)?.as_deref()?;
+        let local = &qp.send.wqes.get(request.wqe)?.wr.local;
+        Some(Transmit {
+            headers: &self.headers,
+            payload: local
+                .mem
+                .as_deref()
+                .zip(local.offset.checked_add(u64::from(request.offset))),
+            payload_len: request.len as usize,
+            qpn: qp.qpn,
+            kind: if request.again {
+                TransmitKind::Retransmission
+            } else {
+                TransmitKind::Request
+            },
+        })
+    }
+
+    /// The payload of the packet that [`Endpoint::poll_transmit`] gave last could not be read: its request fails with
+    /// [`crate::verbs::Status::LocProtErr`], and the QP goes to ERR.
+    pub fn transmit_failed(&mut self, now: Timestamp, qpn: Qpn) {
+        let _ = now;
+        let Some(&slot) = self.slots.get(&qpn.get()) else {
+            return;
+        };
+        if let Some(qp) = self
+            .qps
+            .get_mut(slot as usize)
+            .and_then(Option::as_deref_mut)
+        {
+            qp.payload_failed();
+        }
+        self.settle(slot);
+    }
+
+    fn headers_only(&self, qpn: Qpn, kind: TransmitKind) -> Transmit<'_> {
+        Transmit {
+            headers: &self.headers,
+            payload: None,
+            payload_len: 0,
+            qpn,
+            kind,
+        }
+    }
+
+    fn next_cnp(&mut self) -> Option<Qpn> {
+        while let Some(slot) = self.cnps.pop_front() {
+            let Some(qp) = self
+                .qps
+                .get_mut(slot as usize)
+                .and_then(Option::as_deref_mut)
+            else {
+                continue;
+            };
+            if !core::mem::replace(&mut qp.waiting.cnp, false)
+                || !core::mem::replace(&mut qp.cnp_owed, false)
+            {
+                continue;
+            }
+            let Some(route) = &qp.route else { continue };
+            route.cnp.cnp_packet(&mut self.headers, route.peer);
+            qp.stats.np_cnp_sent += 1;
+            return Some(qp.qpn);
+        }
+        None
+    }
+
+    fn next_answer(&mut self) -> Option<Qpn> {
+        while let Some(slot) = self.acks.pop_front() {
+            let Some(qp) = self
+                .qps
+                .get_mut(slot as usize)
+                .and_then(Option::as_deref_mut)
+            else {
+                continue;
+            };
+            if !core::mem::replace(&mut qp.waiting.ack, false) {
+                continue;
+            }
+            let Some((psn, aeth)) = qp.answer() else {
+                continue;
+            };
+            match aeth.syndrome {
+                Syndrome::Ack(_) => qp.stats.tx_acks += 1,
+                Syndrome::RnrNak(_) => qp.stats.tx_rnr_naks += 1,
+                _ => qp.stats.tx_naks += 1,
+            }
+            if start(
+                qp,
+                &mut self.headers,
+                rc::ACKNOWLEDGE,
+                psn,
+                Aeth::LEN,
+                |_| {},
+            )
+            .is_none()
+            {
+                continue;
+            }
+            let mut bytes = [0; Aeth::LEN];
+            aeth.emit(&mut bytes);
+            self.headers.push(&bytes);
+            return Some(qp.qpn);
+        }
+        None
+    }
+
+    fn next_request(&mut self, now: Timestamp) -> Option<(u32, Request)> {
+        while let Some(slot) = self.senders.pop_front() {
+            let Some(qp) = self
+                .qps
+                .get_mut(slot as usize)
+                .and_then(Option::as_deref_mut)
+            else {
+                continue;
+            };
+            if !core::mem::replace(&mut qp.waiting.send, false) || !qp.may_send() {
+                continue;
+            }
+            if !qp.congestion.pacer.ready(now) {
+                qp.waiting.pace = true;
+                let at = qp.congestion.pacer.earliest(now);
+                self.timers
+                    .set(&mut qp.timers, slot, TimerKind::Pace, Some(at));
+                continue;
+            }
+            let Some(request) = qp.next_request(now) else {
+                continue;
+            };
+            let Some(len) = build(qp, &mut self.headers, &request) else {
+                continue;
+            };
+            qp.congestion.sent(now, len);
+            let stats = &mut qp.stats;
+            stats.tx_packets += 1;
+            stats.tx_bytes += u64::from(request.len);
+            if request.again {
+                stats.retransmitted_packets += 1;
+                stats.retransmitted_bytes += u64::from(request.len);
+            }
+            self.settle(slot);
+            return Some((slot, request));
+        }
+        None
+    }
+}
+
+/// Starts a packet of the QP with `behind` bytes between BTH and ICRC.
+fn start(
+    qp: &Qp,
+    out: &mut HeaderBuf,
+    opcode: Opcode,
+    psn: Psn,
+    behind: usize,
+    set: impl FnOnce(&mut Bth),
+) -> Option<()> {
+    let route = qp.route.as_ref()?;
+    route.data.start(out, Bth::LEN + behind + ICRC_LEN);
+    let mut bth = Bth {
+        opcode,
+        solicited: false,
+        // As hardware does; no receiver is known to check it.
+        mig_req: true,
+        pad: 0,
+        version: 0,
+        pkey: 0xffff,
+        fecn: false,
+        becn: false,
+        dest_qpn: route.peer,
+        ack_req: false,
+        psn,
+    };
+    set(&mut bth);
+    out.push_bth(&bth);
+    Some(())
+}
+
+/// The headers of a request. Gives the bytes of the whole frame.
+fn build(qp: &Qp, out: &mut HeaderBuf, r: &Request) -> Option<u32> {
+    let pad = r.len.wrapping_neg() & 3;
+    let extensions = if r.reth.is_some() { 16 } else { 0 } + if r.imm.is_some() { 4 } else { 0 };
+    let behind = extensions + (r.len + pad) as usize;
+    start(qp, out, r.opcode, r.psn, behind, |bth| {
+        bth.pad = pad as u8;
+        bth.ack_req = r.ack_req;
+        bth.solicited = r.solicited;
+    })?;
+    if let Some(reth) = &r.reth {
+        let mut bytes = [0; 16];
+        reth.emit(&mut bytes);
+        out.push(&bytes);
+    }
+    if let Some(imm) = r.imm {
+        out.push(&imm.to_be_bytes());
+    }
+    Some(out.bytes().len() as u32 + r.len + pad + ICRC_LEN as u32)
+}

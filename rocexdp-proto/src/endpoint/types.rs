@@ -1,0 +1,210 @@
+//! What goes into and comes out of an [`super::Endpoint`] besides frames.
+//!
+//! Must not: hold behaviour of the transport.
+
+use std::sync::Arc;
+
+use rocexdp_common::maps::QpEngine;
+use rocexdp_common::opcode::Transport;
+
+use crate::dcqcn::{NpParams, RpParams};
+use crate::drop::DROP_REASONS;
+use crate::ids::{Psn, Qpn};
+pub use crate::qp::ErrorCause;
+use crate::qp::QpState;
+use crate::time::Rate;
+use crate::verbs::{CompletionQueue, RecvQueue, SendQueue};
+
+/// What happens to packets with a wrong ICRC. They are counted either way.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum IcrcMode {
+    /// Dropped.
+    #[default]
+    Check,
+    /// Taken: for peers that send none (switches and FPGAs that leave it 0). Corruption then goes unseen.
+    Ignore,
+}
+
+/// Settings of an endpoint.
+#[derive(Clone, Debug)]
+pub struct EndpointConfig {
+    /// DCQCN at the sender.
+    pub rp: RpParams,
+    /// DCQCN at the receiver.
+    pub np: NpParams,
+    /// Rate of the link. `None` where there is none to believe (veth): a QP's ceiling is then what it was sending at when
+    /// its first CNP came.
+    pub line_rate: Option<Rate>,
+    /// DSCP of requests and acknowledgements, 0..=63.
+    pub data_dscp: u8,
+    /// What happens to packets with a wrong ICRC.
+    pub icrc: IcrcMode,
+    /// Packets of a QP that may be unacknowledged, 1..=65536.
+    pub max_inflight_packets: u32,
+    /// An acknowledgement is asked for on every so-manieth packet, besides the last one of each message.
+    pub ack_req_interval: u32,
+    /// Whether CE marks are answered by CNPs. Some peers mishandle those (Soft-RoCE up to 6.1 drops them).
+    pub cnp_enabled: bool,
+    /// Whether CE marks are taken from received frames. Not where XDP has counted them already.
+    pub ecn_from_frames: bool,
+}
+
+impl Default for EndpointConfig {
+    fn default() -> Self {
+        Self {
+            rp: RpParams::default(),
+            np: NpParams::default(),
+            line_rate: None,
+            data_dscp: 0,
+            icrc: IcrcMode::Check,
+            max_inflight_packets: 128,
+            ack_req_interval: 32,
+            cnp_enabled: true,
+            ecn_from_frames: false,
+        }
+    }
+}
+
+/// What was counted of a QP's packets elsewhere (by XDP) since the last time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct CongestionSignal {
+    /// Packets that came with Congestion Experienced.
+    pub ce_marks: u32,
+    /// CNPs that came, their ICRC being right.
+    pub cnps: u32,
+}
+
+/// A new QP.
+#[derive(Clone, Debug)]
+pub struct CreateQp {
+    /// Its number: unused, none of the reserved 0, 1 and 0xffffff.
+    pub qpn: Qpn,
+    /// Its service: RC.
+    pub transport: Transport,
+    /// Depth of the send queue.
+    pub max_send: u32,
+    /// Depth of the receive queue.
+    pub max_recv: u32,
+    /// Where its send requests complete.
+    pub send_cq: Arc<CompletionQueue>,
+    /// Where its receive requests complete.
+    pub recv_cq: Arc<CompletionQueue>,
+}
+
+/// Largest depth of a queue.
+pub const MAX_QUEUE_DEPTH: u32 = 1 << 16;
+
+/// A QP as its owner holds it.
+#[derive(Clone, Debug)]
+pub struct QpHandle {
+    /// Its number.
+    pub qpn: Qpn,
+    /// Its send queue.
+    pub sq: Arc<SendQueue>,
+    /// Its receive queue.
+    pub rq: Arc<RecvQueue>,
+}
+
+/// Why a command was refused. Nothing has changed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum VerbsError {
+    /// No QP has this number.
+    #[error("there is no QP {0}")]
+    UnknownQp(Qpn),
+    /// The number is taken or reserved.
+    #[error("QP number {0} is taken or reserved: choose another")]
+    QpnTaken(Qpn),
+    /// The QP's state does not allow it.
+    #[error("QP {qpn} is in state {from}, from which it can't go to {to}")]
+    InvalidTransition {
+        /// The QP.
+        qpn: Qpn,
+        /// Its state.
+        from: QpState,
+        /// The state asked for.
+        to: QpState,
+    },
+    /// A value is out of its range.
+    #[error("QP {qpn}: {what}")]
+    InvalidAttr {
+        /// The QP.
+        qpn: Qpn,
+        /// Which value, and its range.
+        what: &'static str,
+    },
+}
+
+/// Something the owner should know.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Event {
+    /// The QP went to ERR by itself; its requests are flushed.
+    QpError {
+        /// The QP.
+        qpn: Qpn,
+        /// Why.
+        cause: ErrorCause,
+    },
+    /// The peer's first packet came while the QP was in RTR (`IB_EVENT_COMM_EST`).
+    CommunicationEstablished {
+        /// The QP.
+        qpn: Qpn,
+    },
+}
+
+impl core::fmt::Display for Event {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            Self::QpError { qpn, cause } => write!(f, "QP {qpn} went to ERR: {cause}"),
+            Self::CommunicationEstablished { qpn } => {
+                write!(f, "QP {qpn}: the peer's first packet came")
+            }
+        }
+    }
+}
+
+/// What an endpoint counted. Frames received are the sum of all these.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct EndpointCounters {
+    /// Frames that passed all checks: requests carried out or answered again, acknowledgements, CNPs.
+    pub accepted: u64,
+    /// Frames dropped for a wrong ICRC.
+    pub icrc_errors: u64,
+    /// Frames with a wrong ICRC that were taken nevertheless ([`IcrcMode::Ignore`]); among `accepted` or `drops` too.
+    pub icrc_ignored: u64,
+    /// Frames dropped for another reason, by [`crate::DropReason::index`].
+    pub drops: [u64; DROP_REASONS],
+}
+
+impl Default for EndpointCounters {
+    fn default() -> Self {
+        Self {
+            accepted: 0,
+            icrc_errors: 0,
+            icrc_ignored: 0,
+            drops: [0; DROP_REASONS],
+        }
+    }
+}
+
+/// A QP's state as it is now.
+#[derive(Clone, Copy, Debug)]
+pub struct QpInfo<'a> {
+    /// State.
+    pub state: QpState,
+    /// PSN of the next new request.
+    pub send_psn: Psn,
+    /// Oldest PSN not acknowledged.
+    pub unacked_psn: Psn,
+    /// PSN of the peer's next request.
+    pub expected_psn: Psn,
+    /// Messages completed as responder, 24 bits.
+    pub msn: u32,
+    /// DCQCN's rate; `None`: not paced.
+    pub rate: Option<Rate>,
+    /// DCQCN's target rate.
+    pub target: Option<Rate>,
+    /// DCQCN's alpha, 0 to 1.
+    pub alpha: f64,
+    /// Counters. Those that mirror a state are filled by `Endpoint::fill` only.
+    pub stats: &'a QpEngine,
+}

@@ -1,0 +1,152 @@
+//! QP states and what each transition sets, after `ibv_modify_qp(3)` and the kernel's `ib_modify_qp_is_ok`
+//! (drivers/infiniband/core/verbs.c).
+//!
+//! Must not: carry a transition out.
+
+use core::fmt;
+use core::time::Duration;
+
+use crate::ids::{PathMtu, Psn, Qpn};
+use crate::mem::Access;
+use crate::wire::Path;
+
+/// State of a QP. The numbers are those of `enum ib_qp_state` and of `maps::QpEngine::state`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[repr(u8)]
+pub enum QpState {
+    /// New.
+    Reset = 0,
+    /// Takes receive requests.
+    Init = 1,
+    /// Ready to receive: serves the peer.
+    Rtr = 2,
+    /// Ready to send.
+    Rts = 3,
+    /// Failed: every request is flushed.
+    Err = 6,
+}
+
+impl QpState {
+    pub(crate) const fn from_u8(v: u8) -> Self {
+        match v {
+            1 => Self::Init,
+            2 => Self::Rtr,
+            3 => Self::Rts,
+            6 => Self::Err,
+            _ => Self::Reset,
+        }
+    }
+
+    /// Whether sends may be posted. In ERR they are flushed.
+    pub(crate) const fn takes_sends(self) -> bool {
+        matches!(self, Self::Rts | Self::Err)
+    }
+
+    /// Whether receives may be posted. In ERR they are flushed.
+    pub(crate) const fn takes_receives(self) -> bool {
+        !matches!(self, Self::Reset)
+    }
+
+    /// Whether the QP answers its peer's requests.
+    pub(crate) const fn receives(self) -> bool {
+        matches!(self, Self::Rtr | Self::Rts)
+    }
+}
+
+impl fmt::Display for QpState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Reset => "RESET",
+            Self::Init => "INIT",
+            Self::Rtr => "RTR",
+            Self::Rts => "RTS",
+            Self::Err => "ERR",
+        })
+    }
+}
+
+/// What INIT to RTR sets: how to receive.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RtrAttr {
+    /// The peer's QP.
+    pub dest_qpn: Qpn,
+    /// Largest payload of a packet, the same at both ends.
+    pub path_mtu: PathMtu,
+    /// PSN of the peer's first request.
+    pub rq_psn: Psn,
+    /// What an RNR NAK asks the peer to wait: code 0..=31 of [`rnr_delay`].
+    pub min_rnr_timer: u8,
+    /// The way to the peer.
+    pub path: Path,
+}
+
+/// What RTR to RTS sets: how to send.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RtsAttr {
+    /// PSN of our first request.
+    pub sq_psn: Psn,
+    /// ACK timeout 4.096 us x 2^timeout, 1..=31; 0: none, so a lost ACK is never noticed.
+    pub timeout: u8,
+    /// Times a request is sent again for want of an acknowledgement, 0..=7. 7 means seven times, as the standard has it;
+    /// Soft-RoCE takes it for "for ever" (rxe_comp.c), which would hide a dead peer.
+    pub retry_cnt: u8,
+    /// Times a request is sent again after an RNR NAK, 0..=7; 7: for ever.
+    pub rnr_retry: u8,
+}
+
+/// A change of state.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum QpTransition {
+    /// From RESET.
+    Init {
+        /// What the peer may do with this QP, besides what its regions allow.
+        access: Access,
+    },
+    /// From INIT.
+    Rtr(RtrAttr),
+    /// From RTR.
+    Rts(RtsAttr),
+    /// From any state: every posted request completes with [`crate::verbs::Status::WrFlushErr`].
+    Err,
+    /// From any state: every posted request is forgotten without a completion.
+    Reset,
+}
+
+/// ACK timeout of a code, 4.096 us x 2^code; `None` for 0.
+#[must_use]
+pub fn ack_timeout(code: u8) -> Option<Duration> {
+    (code != 0).then(|| Duration::from_nanos(4096 << code.min(31)))
+}
+
+/// Delays of RNR NAK timer codes, 10 us each: `ib_rvt_rnr_table` of drivers/infiniband/sw/rdmavt/qp.c.
+const RNR_TABLE: [u32; 32] = [
+    65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536,
+    2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,
+];
+
+/// What an RNR NAK with this timer code asks for, at least. Only the low five bits count.
+#[must_use]
+pub fn rnr_delay(code: u8) -> Duration {
+    let units = RNR_TABLE
+        .get(usize::from(code & 0x1f))
+        .copied()
+        .unwrap_or(65536);
+    Duration::from_micros(u64::from(units) * 10)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn timer_codes_give_the_standards_times() {
+        assert_eq!(ack_timeout(0), None);
+        assert_eq!(ack_timeout(14), Some(Duration::from_nanos(67_108_864)));
+        assert_eq!(ack_timeout(31), Some(Duration::from_nanos(4096 << 31)));
+        let us = |c| rnr_delay(c).as_micros();
+        assert_eq!(
+            [us(0), us(1), us(12), us(25), us(31)],
+            [655_360, 10, 640, 61_440, 491_520]
+        );
+    }
+}

@@ -1,0 +1,350 @@
+//! A queue pair: requester, completer and responder, and what holds them together.
+//!
+//! The three never call each other. Requester and completer share the send side's state (`send.rs`), the responder has its
+//! own; this file gives each its part of the QP, and carries out what they report: a failed QP goes to ERR, which completes
+//! every request that was posted.
+//!
+//! Must not: know timers, other QPs, or the order in which QPs send (the endpoint does).
+
+mod attr;
+mod completer;
+mod completions;
+mod congestion;
+mod requester;
+mod responder;
+mod send;
+
+use std::sync::Arc;
+
+use rocexdp_common::headers::Aeth;
+use rocexdp_common::maps::QpEngine;
+use rocexdp_common::opcode::rc;
+
+pub use attr::{QpState, QpTransition, RtrAttr, RtsAttr, ack_timeout, rnr_delay};
+pub(crate) use congestion::Congestion;
+pub(crate) use requester::Request;
+pub(crate) use send::SendState;
+
+use completer::Outcome;
+use completions::Completions;
+use responder::{Context, Owed, RecvState, Served};
+
+use crate::drop::DropReason;
+use crate::ids::{PathMtu, Psn, Qpn};
+use crate::mem::{Access, RegionTable};
+use crate::time::Timestamp;
+use crate::timer::Timers;
+use crate::verbs::{CompletionQueue, RecvQueue, SendQueue, Status};
+use crate::wire::{HeaderTemplate, Packet, Path};
+
+/// Why a QP went to ERR by itself.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum ErrorCause {
+    /// A request of ours failed.
+    #[error("a request failed: {0}")]
+    Request(Status),
+    /// The peer sent a request that ends the connection.
+    #[error("the peer's request was refused: {0}")]
+    Peer(DropReason),
+    /// A completion queue was full.
+    #[error("a completion queue overflowed: make it deeper, or poll it more often")]
+    CqOverflow,
+}
+
+/// The way to the peer, once there is one.
+#[derive(Debug)]
+pub(crate) struct Route {
+    pub(crate) path: Path,
+    pub(crate) peer: Qpn,
+    pub(crate) data: HeaderTemplate,
+    pub(crate) cnp: HeaderTemplate,
+}
+
+/// In which of the endpoint's queues the QP waits.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Waiting {
+    pub(crate) cnp: bool,
+    pub(crate) ack: bool,
+    pub(crate) send: bool,
+    /// For the pacer's timer.
+    pub(crate) pace: bool,
+}
+
+/// A queue pair.
+#[derive(Debug)]
+pub(crate) struct Qp {
+    pub(crate) qpn: Qpn,
+    state: QpState,
+    pub(crate) sq: Arc<SendQueue>,
+    pub(crate) rq: Arc<RecvQueue>,
+    send_cq: Arc<CompletionQueue>,
+    recv_cq: Arc<CompletionQueue>,
+    pub(crate) route: Option<Route>,
+    pub(crate) send: SendState,
+    recv: RecvState,
+    pub(crate) congestion: Congestion,
+    /// A CNP is to be sent.
+    pub(crate) cnp_owed: bool,
+    pub(crate) waiting: Waiting,
+    pub(crate) timers: Timers,
+    pub(crate) stats: QpEngine,
+    /// The peer's first packet has not come yet.
+    silent: bool,
+    /// Reported once.
+    failed: Option<ErrorCause>,
+}
+
+/// What an endpoint gives a new QP.
+pub(crate) struct NewQp {
+    pub(crate) qpn: Qpn,
+    pub(crate) max_send: u32,
+    pub(crate) max_recv: u32,
+    pub(crate) send_cq: Arc<CompletionQueue>,
+    pub(crate) recv_cq: Arc<CompletionQueue>,
+    pub(crate) send: SendState,
+    pub(crate) congestion: Congestion,
+}
+
+impl Qp {
+    pub(crate) fn new(new: NewQp) -> Self {
+        Self {
+            qpn: new.qpn,
+            state: QpState::Reset,
+            sq: Arc::new(SendQueue::new(new.max_send)),
+            rq: Arc::new(RecvQueue::new(new.max_recv)),
+            send_cq: new.send_cq,
+            recv_cq: new.recv_cq,
+            route: None,
+            send: new.send,
+            recv: RecvState::default(),
+            congestion: new.congestion,
+            cnp_owed: false,
+            waiting: Waiting::default(),
+            timers: Timers::default(),
+            stats: QpEngine::default(),
+            silent: true,
+            failed: None,
+        }
+    }
+
+    pub(crate) fn state(&self) -> QpState {
+        self.state
+    }
+
+    fn set_state(&mut self, state: QpState) {
+        self.state = state;
+        self.sq.set_state(state);
+        self.rq.set_state(state);
+    }
+
+    /// Whether a request may leave, as far as window and queue go.
+    pub(crate) fn may_send(&self) -> bool {
+        self.state == QpState::Rts && requester::may_send(&self.send, &self.sq)
+    }
+
+    /// The next request packet, which counts as sent.
+    pub(crate) fn next_request(&mut self, now: Timestamp) -> Option<Request> {
+        if self.state != QpState::Rts {
+            return None;
+        }
+        requester::next(&mut self.send, &self.sq, now)
+    }
+
+    /// Whether an acknowledgement is owed.
+    pub(crate) fn owes_answer(&self) -> bool {
+        self.recv.owed != Owed::Nothing
+    }
+
+    /// The acknowledgement that is owed, which counts as sent.
+    pub(crate) fn answer(&mut self) -> Option<(Psn, Aeth)> {
+        responder::answer(&mut self.recv)
+    }
+
+    /// PSN expected next, and messages completed.
+    pub(crate) fn received(&self) -> (Psn, u32) {
+        (self.recv.expected, self.recv.msn)
+    }
+
+    /// Why the QP has failed since the last call.
+    pub(crate) fn take_failure(&mut self) -> Option<ErrorCause> {
+        self.failed.take()
+    }
+
+    /// True once, when the peer's first packet has come.
+    pub(crate) fn take_established(&mut self) -> bool {
+        self.state == QpState::Rtr && !core::mem::replace(&mut self.silent, false)
+    }
+
+    /// A request of the peer; a packet that has passed all checks that need no transport.
+    pub(crate) fn request(
+        &mut self,
+        regions: &RegionTable,
+        p: &Packet<'_>,
+    ) -> Result<(), DropReason> {
+        if !self.state.receives() {
+            return Err(DropReason::QpState);
+        }
+        let mut cx = Context {
+            qpn: self.qpn,
+            regions,
+            rq: &self.rq,
+            cq: &self.recv_cq,
+            stats: &mut self.stats,
+            lost: false,
+        };
+        let served = responder::serve(&mut self.recv, &mut cx, p);
+        let lost = cx.lost;
+        match served {
+            Served::Accepted if lost => self.fail(ErrorCause::CqOverflow),
+            Served::Accepted => {}
+            Served::Refused(reason) => return Err(reason),
+            Served::Fatal(reason) => {
+                self.fail(ErrorCause::Peer(reason));
+                return Err(reason);
+            }
+        }
+        Ok(())
+    }
+
+    /// An acknowledgement; as for [`Qp::request`].
+    pub(crate) fn response(&mut self, now: Timestamp, p: &Packet<'_>) -> Result<(), DropReason> {
+        if self.state != QpState::Rts {
+            return Err(DropReason::QpState);
+        }
+        let aeth = p
+            .aeth
+            .filter(|_| p.bth.opcode == rc::ACKNOWLEDGE)
+            .ok_or(DropReason::UnexpectedResponse)?;
+        let mut cq = Completions {
+            qpn: self.qpn,
+            cq: &self.send_cq,
+            stats: &mut self.stats,
+            lost: false,
+        };
+        let outcome =
+            completer::acknowledged(&mut self.send, &self.sq, &mut cq, p.bth.psn, aeth, now)?;
+        let lost = cq.lost;
+        match outcome {
+            Outcome::Retry => self.stats.packet_seq_err += 1,
+            Outcome::Wait => self.stats.rnr_naks_received += 1,
+            Outcome::Fatal(status) => self.fail_request(self.send.una, status),
+            Outcome::Nothing | Outcome::Progress => {}
+        }
+        if lost {
+            self.fail(ErrorCause::CqOverflow);
+        }
+        Ok(())
+    }
+
+    /// An ACK or RNR timer is due.
+    pub(crate) fn handle_timeout(&mut self, now: Timestamp) {
+        if self.state != QpState::Rts {
+            return;
+        }
+        match completer::timeout(&mut self.send, now) {
+            Outcome::Retry => self.stats.local_ack_timeout_err += 1,
+            Outcome::Fatal(status) => {
+                self.stats.local_ack_timeout_err += 1;
+                self.fail_request(self.send.una, status);
+            }
+            Outcome::Nothing | Outcome::Progress | Outcome::Wait => {}
+        }
+    }
+
+    /// The payload of the packet that was just sent could not be read.
+    pub(crate) fn payload_failed(&mut self) {
+        if self.state == QpState::Rts {
+            self.fail_request(self.send.next.saturating_sub(1), Status::LocProtErr);
+        }
+    }
+
+    /// The request that holds packet `at` has failed, and with it the QP.
+    fn fail_request(&mut self, at: u64, status: Status) {
+        let mut cq = Completions {
+            qpn: self.qpn,
+            cq: &self.send_cq,
+            stats: &mut self.stats,
+            lost: false,
+        };
+        completer::fail(&mut self.send, &self.sq, &mut cq, at, status);
+        self.fail(ErrorCause::Request(status));
+    }
+
+    fn fail(&mut self, cause: ErrorCause) {
+        if self.state != QpState::Err {
+            self.failed = Some(cause);
+            self.enter_error();
+        }
+    }
+
+    /// To ERR: every posted request is flushed. A NAK that ends the connection still leaves.
+    pub(crate) fn enter_error(&mut self) {
+        self.set_state(QpState::Err);
+        if !matches!(self.recv.owed, Owed::Fatal(_)) {
+            self.recv.owed = Owed::Nothing;
+        }
+        self.cnp_owed = false;
+        self.flush();
+    }
+
+    /// In ERR: completes everything that is posted.
+    pub(crate) fn flush(&mut self) {
+        let mut cq = Completions {
+            qpn: self.qpn,
+            cq: &self.send_cq,
+            stats: &mut self.stats,
+            lost: false,
+        };
+        completer::flush(&mut self.send, &self.sq, &mut cq);
+        // No region is looked at.
+        let regions = RegionTable::default();
+        let mut cx = Context {
+            qpn: self.qpn,
+            regions: &regions,
+            rq: &self.rq,
+            cq: &self.recv_cq,
+            stats: &mut self.stats,
+            lost: false,
+        };
+        responder::flush(&mut self.recv, &mut cx);
+    }
+
+    /// To RESET: every posted request is forgotten.
+    pub(crate) fn reset(&mut self, congestion: Congestion) {
+        self.set_state(QpState::Reset);
+        self.sq.completed(self.send.wqes.len() as u32);
+        for _ in 0..self.sq.capacity() {
+            if self.sq.take().is_none() {
+                break;
+            }
+            self.sq.completed(1);
+        }
+        self.send.reset();
+        responder::reset(&mut self.recv, &self.rq);
+        self.congestion = congestion;
+        self.route = None;
+        self.cnp_owed = false;
+        self.silent = true;
+        self.failed = None;
+    }
+
+    pub(crate) fn to_init(&mut self, access: Access) {
+        self.recv.access = access;
+        self.set_state(QpState::Init);
+    }
+
+    pub(crate) fn to_rtr(&mut self, attr: &RtrAttr, route: Route) {
+        self.recv.expected = attr.rq_psn;
+        self.recv.path_mtu = attr.path_mtu;
+        self.recv.min_rnr_timer = attr.min_rnr_timer;
+        self.route = Some(route);
+        self.silent = true;
+        self.set_state(QpState::Rtr);
+    }
+
+    pub(crate) fn to_rts(&mut self, attr: &RtsAttr) {
+        let path_mtu: PathMtu = self.recv.path_mtu;
+        self.send.start(attr, path_mtu);
+        self.set_state(QpState::Rts);
+    }
+}

@@ -1,0 +1,160 @@
+//! The timers of all QPs: a heap, so that finding what is due costs the same however many QPs there are.
+//!
+//! A QP keeps for each of its timers the time it wants and the time it has in the heap. Moving a timer later changes only
+//! the first: when the entry comes up, it is put back for the later time. So a timer that each acknowledgement restarts costs
+//! nothing, and entries that no longer count are rare. They are recognised when they come up.
+//!
+//! Must not: know what a timer is for.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use crate::time::Timestamp;
+
+/// What a QP waits for.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[repr(u8)]
+pub(crate) enum TimerKind {
+    /// An acknowledgement is overdue.
+    Ack,
+    /// The peer's RNR timer.
+    Rnr,
+    /// The next packet may leave.
+    Pace,
+    /// The reaction point's next step.
+    Rate,
+    /// The notification point owes a CNP.
+    Cnp,
+}
+
+/// Number of [`TimerKind`]s.
+const KINDS: usize = 5;
+
+/// The timers of one QP.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Timers {
+    wanted: [Option<Timestamp>; KINDS],
+    queued: [Option<Timestamp>; KINDS],
+}
+
+/// All timers, by QP slot.
+#[derive(Default)]
+pub(crate) struct TimerQueue {
+    heap: BinaryHeap<Reverse<(Timestamp, u32, TimerKind)>>,
+}
+
+impl TimerQueue {
+    /// Makes room for another QP, so that setting its timers does not allocate.
+    pub(crate) fn reserve_qp(&mut self, qps: usize) {
+        self.heap
+            .reserve((qps * 2 * KINDS).saturating_sub(self.heap.len()));
+    }
+
+    /// Sets or, with `None`, stops a timer.
+    pub(crate) fn set(
+        &mut self,
+        timers: &mut Timers,
+        slot: u32,
+        kind: TimerKind,
+        at: Option<Timestamp>,
+    ) {
+        let i = kind as usize;
+        let (Some(wanted), Some(queued)) = (timers.wanted.get_mut(i), timers.queued.get_mut(i))
+        else {
+            return;
+        };
+        *wanted = at;
+        if let Some(at) = at
+            && queued.is_none_or(|q| at < q)
+        {
+            *queued = Some(at);
+            self.heap.push(Reverse((at, slot, kind)));
+        }
+    }
+
+    /// When to look next. It may be earlier than any timer wants, never later.
+    pub(crate) fn next(&self) -> Option<Timestamp> {
+        self.heap.peek().map(|Reverse((at, ..))| *at)
+    }
+
+    /// Takes the next entry that is due.
+    pub(crate) fn pop_due(&mut self, now: Timestamp) -> Option<(Timestamp, u32, TimerKind)> {
+        let Reverse((at, ..)) = self.heap.peek()?;
+        if *at > now {
+            return None;
+        }
+        self.heap.pop().map(|Reverse(entry)| entry)
+    }
+
+    /// Whether a taken entry means that the QP's timer is due. If the timer has moved on, it is queued again.
+    pub(crate) fn is_due(
+        &mut self,
+        timers: &mut Timers,
+        now: Timestamp,
+        (at, slot, kind): (Timestamp, u32, TimerKind),
+    ) -> bool {
+        let i = kind as usize;
+        let (Some(wanted), Some(queued)) = (timers.wanted.get_mut(i), timers.queued.get_mut(i))
+        else {
+            return false;
+        };
+        if *queued != Some(at) {
+            return false;
+        }
+        *queued = None;
+        match *wanted {
+            Some(w) if w <= now => {
+                *wanted = None;
+                true
+            }
+            Some(w) => {
+                *queued = Some(w);
+                self.heap.push(Reverse((w, slot, kind)));
+                false
+            }
+            None => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn due(q: &mut TimerQueue, t: &mut Timers, now: u64) -> Vec<TimerKind> {
+        let now = Timestamp::from_nanos(now);
+        let mut out = Vec::new();
+        while let Some(e) = q.pop_due(now) {
+            if q.is_due(t, now, e) {
+                out.push(e.2);
+            }
+        }
+        out
+    }
+
+    #[test]
+    fn a_timer_moved_later_fires_once_at_its_last_time() {
+        let (mut q, mut t) = (TimerQueue::default(), Timers::default());
+        let at = |n| Some(Timestamp::from_nanos(n));
+        for n in [10, 20, 30] {
+            q.set(&mut t, 7, TimerKind::Ack, at(n));
+        }
+        assert_eq!(q.heap.len(), 1);
+        assert_eq!(due(&mut q, &mut t, 15), []);
+        assert_eq!(q.next(), at(30));
+        assert_eq!(due(&mut q, &mut t, 30), [TimerKind::Ack]);
+        assert_eq!(q.next(), None);
+    }
+
+    #[test]
+    fn a_timer_moved_earlier_or_stopped_leaves_nothing_behind() {
+        let (mut q, mut t) = (TimerQueue::default(), Timers::default());
+        let at = |n| Some(Timestamp::from_nanos(n));
+        q.set(&mut t, 0, TimerKind::Pace, at(50));
+        q.set(&mut t, 0, TimerKind::Pace, at(5));
+        q.set(&mut t, 0, TimerKind::Rnr, at(6));
+        q.set(&mut t, 0, TimerKind::Rnr, None);
+        assert_eq!(due(&mut q, &mut t, 100), [TimerKind::Pace]);
+        assert_eq!(q.next(), None);
+    }
+}

@@ -1,0 +1,16 @@
+//! The objects that applications hold: work requests, send, receive and completion queues.
+//!
+//! Queues are rings outside the endpoint, shared by `Arc`: any thread posts and polls without the endpoint's lock, and the
+//! endpoint takes from them. Meaning and names follow `ibv_post_send(3)`, `ibv_poll_cq(3)` of rdma-core.
+//!
+//! Must not: know packets.
+
+mod cq;
+mod queue;
+mod wr;
+
+pub use cq::{CompletionQueue, Cqe, CqeOpcode, Status};
+pub use queue::{PostError, RecvQueue, SendQueue};
+pub use wr::{MAX_MESSAGE, RecvWr, Segment, SendOp, SendWr};
+
+pub use crate::ids::PathMtu;

@@ -1,0 +1,88 @@
+//! The way to a peer: addresses of the link and of IP, and the UDP source port.
+//!
+//! Must not: resolve anything (the engine asks the kernel).
+
+use crate::ids::{Gid, Qpn};
+
+/// The way to a QP's peer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Path {
+    /// Our interface's.
+    pub src_mac: [u8; 6],
+    /// The next hop's.
+    pub dst_mac: [u8; 6],
+    /// 802.1Q VLAN id (12 bits) to tag with. Received frames may carry any tags.
+    pub vlan: Option<u16>,
+    /// Our address.
+    pub src: Gid,
+    /// The peer's, of the same family.
+    pub dst: Gid,
+    /// TTL or hop limit.
+    pub hop_limit: u8,
+    /// IPv6 flow label (20 bits), and the source of the UDP source port; 0: computed from the QPNs.
+    pub flow_label: u32,
+}
+
+impl Path {
+    /// The IPv4 addresses (source, destination), or `None` for IPv6 or a mixture.
+    #[must_use]
+    pub fn ipv4(&self) -> Option<([u8; 4], [u8; 4])> {
+        Some((ipv4_of(&self.src)?, ipv4_of(&self.dst)?))
+    }
+
+    /// Whether both addresses are of one family and neither is unset, multicast or broadcast.
+    pub(crate) fn is_valid(&self) -> bool {
+        let usable = |g: &Gid| match ipv4_of(g) {
+            Some([a, ..]) => a != 0 && a < 224,
+            None => *g != [0; 16] && g.first() != Some(&0xff),
+        };
+        usable(&self.src)
+            && usable(&self.dst)
+            && ipv4_of(&self.src).is_some() == ipv4_of(&self.dst).is_some()
+            && self.vlan.is_none_or(|v| v < 4096)
+            && self.flow_label < 1 << 20
+    }
+}
+
+/// The IPv4 address in a GID of the form `::ffff:a.b.c.d`.
+pub(crate) fn ipv4_of(gid: &Gid) -> Option<[u8; 4]> {
+    let [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, a, b, c, d] = *gid else {
+        return None;
+    };
+    Some([a, b, c, d])
+}
+
+/// The UDP source port of a QP: `rdma_get_udp_sport`, `rdma_calc_flow_label` and `rdma_flow_label_to_udp_sport` of
+/// include/rdma/ib_verbs.h. In 0xc000..=0xffff, the same on each packet, so that a flow keeps its path.
+#[must_use]
+pub fn udp_source_port(flow_label: u32, local: Qpn, remote: Qpn) -> u16 {
+    let label = if flow_label == 0 {
+        let mut v = u64::from(local.get()) * u64::from(remote.get());
+        v ^= v >> 20;
+        v ^= v >> 40;
+        (v & 0xf_ffff) as u32
+    } else {
+        flow_label
+    };
+    ((label & 0x3fff) ^ ((label & 0xf_c000) >> 14)) as u16 | 0xc000
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn udp_source_port_follows_the_kernel() {
+        assert_eq!(udp_source_port(0, Qpn::new(17), Qpn::new(17)), 0xc000 | 289);
+        assert_eq!(
+            udp_source_port(0xf_ffff, Qpn::new(1), Qpn::new(2)),
+            0xc000 | (0x3fff ^ 0x3f)
+        );
+        // Products above 20 bits fold in.
+        let v: u64 = 0x80_0001 * 0x80_0002;
+        let f = v ^ (v >> 20);
+        let label = ((f ^ (f >> 40)) & 0xf_ffff) as u32;
+        let port = udp_source_port(0, Qpn::new(0x80_0001), Qpn::new(0x80_0002));
+        assert_eq!(port, ((label & 0x3fff) ^ (label >> 14)) as u16 | 0xc000);
+    }
+}
