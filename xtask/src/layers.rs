@@ -1,5 +1,0 @@
-//! layers
-use anyhow::Result;
-pub fn run() -> Result<()> {
-    Ok(())
-}

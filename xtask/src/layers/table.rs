@@ -1,0 +1,141 @@
+//! The rules that `cargo xtask layers` checks, as data: this is the file to edit when a crate or module is added.
+//!
+//! A module's row names what it uses directly; what those use it may use too. A module without a row is an error, so that a new
+//! one is given its place on purpose.
+
+/// What one crate may contain and use.
+pub struct Crate {
+    /// Package name.
+    pub name: &'static str,
+    /// Its directory in the workspace.
+    pub dir: &'static str,
+    /// Crates of this workspace it may depend on.
+    pub uses: &'static [&'static str],
+    /// Other crates it may depend on; `None` for any. (Of tests and build scripts, nothing is asked.)
+    pub external: Option<&'static [&'static str]>,
+    /// Top-level modules, from the bottom up, with what each uses; `None` where there is no order to keep.
+    pub modules: Option<&'static [(&'static str, &'static [&'static str])]>,
+    /// Sibling modules that never name one another.
+    pub apart: &'static [&'static str],
+    /// A module whose code must contain no identifier with this text in it (the package's own name aside).
+    pub unaware: Option<(&'static str, &'static str)>,
+    /// Paths below `dir` where `unsafe` may stand, as prefixes.
+    pub unsafe_in: &'static [&'static str],
+}
+
+/// All crates; those that `cargo metadata` lists and this doesn't are an error.
+pub const CRATES: &[Crate] = &[
+    Crate {
+        name: "rocexdp-common",
+        dir: "rocexdp-common",
+        uses: &[],
+        external: Some(&["bytemuck", "network-types"]),
+        modules: None,
+        apart: &[],
+        unaware: None,
+        unsafe_in: &[],
+    },
+    Crate {
+        name: "rocexdp-ebpf",
+        dir: "rocexdp-ebpf",
+        uses: &["rocexdp-common"],
+        external: Some(&["aya-ebpf", "aya-log-ebpf", "network-types"]),
+        modules: None,
+        apart: &[],
+        unaware: None,
+        unsafe_in: &["src/"],
+    },
+    Crate {
+        name: "rocexdp-proto",
+        dir: "rocexdp-proto",
+        uses: &["rocexdp-common"],
+        // No clock, thread, socket, file or randomness comes in through any of these.
+        external: Some(&["crc32fast", "crossbeam-queue", "thiserror"]),
+        modules: Some(&[
+            ("ids", &[]),
+            ("time", &[]),
+            ("rng", &[]),
+            ("drop", &["ids"]),
+            ("hash", &["ids"]),
+            ("timer", &["ids", "time"]),
+            ("wire", &["ids", "time", "rng", "drop"]),
+            ("dcqcn", &["ids", "time"]),
+            ("mem", &["wire", "hash"]),
+            ("verbs", &["wire", "mem"]),
+            ("qp", &["mem", "verbs", "dcqcn", "timer"]),
+            ("endpoint", &["qp"]),
+            ("drive", &["endpoint"]),
+        ]),
+        apart: &["requester", "completer", "responder"],
+        unaware: None,
+        unsafe_in: &[],
+    },
+    Crate {
+        name: "rocexdp-sim",
+        dir: "rocexdp-sim",
+        uses: &["rocexdp-common", "rocexdp-proto"],
+        external: Some(&[]),
+        modules: None,
+        apart: &[],
+        unaware: None,
+        unsafe_in: &[],
+    },
+    Crate {
+        name: "rocexdp",
+        dir: "rocexdp",
+        uses: &["rocexdp-common", "rocexdp-proto", "rocexdp-sim"],
+        external: None,
+        modules: Some(&[
+            ("sys", &[]),
+            ("xsk", &[]),
+            ("mem", &[]),
+            ("net", &["sys"]),
+            ("maps", &["net"]),
+            ("loader", &["maps", "net", "sys"]),
+            ("engine", &["xsk", "maps", "mem"]),
+            ("node", &["engine", "loader", "net"]),
+            ("control", &["node"]),
+            ("lab", &["loader", "net", "sys", "xsk"]),
+            ("view", &["control", "lab"]),
+            ("demo", &["control", "lab", "view"]),
+            ("bench", &["control", "lab", "view"]),
+            ("cli", &["control", "lab", "view", "demo", "bench"]),
+        ]),
+        apart: &[],
+        unaware: Some(("xsk", "roce")),
+        unsafe_in: &[
+            "src/xsk/",
+            // Application memory as raw memory; BPF maps as memory; system calls that rustix has no safe form of.
+            "src/mem",
+            "src/maps",
+            "src/sys",
+            // The counting allocator of the test that no packet allocates.
+            "tests/alloc",
+        ],
+    },
+    Crate {
+        name: "rocexdp-tests",
+        dir: "tests",
+        uses: &["rocexdp", "rocexdp-common", "rocexdp-proto", "rocexdp-sim"],
+        external: None,
+        modules: None,
+        apart: &[],
+        unaware: None,
+        unsafe_in: &[],
+    },
+    Crate {
+        name: "xtask",
+        dir: "xtask",
+        uses: &[],
+        external: None,
+        modules: None,
+        apart: &[],
+        unaware: None,
+        unsafe_in: &[],
+    },
+];
+
+/// A file of more lines is an error.
+pub const LINES_MOST: usize = 600;
+/// A file of more lines is a warning.
+pub const LINES_WARN: usize = 500;
