@@ -236,10 +236,10 @@ impl Opcode {
                     e |= ext::DETH;
                 }
             }
-            Transport::Xrc => {
-                if !matches!(operation, ReadResponse | Acknowledge | AtomicAcknowledge) {
-                    e |= ext::XRCETH;
-                }
+            Transport::Xrc
+                if !matches!(operation, ReadResponse | Acknowledge | AtomicAcknowledge) =>
+            {
+                e |= ext::XRCETH;
             }
             _ => {}
         }
