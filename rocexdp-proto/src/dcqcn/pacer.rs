@@ -57,7 +57,7 @@ impl Pacer {
     /// unpaced, lets the next one follow at once.
     pub fn sent(&mut self, now: Timestamp, wire_bytes: u32, rate: Option<Rate>) {
         let oldest = now.saturating_sub(self.burst);
-        if self.next < oldest {
+        if self.due() < oldest {
             self.next = oldest;
             self.rest = 0;
         }

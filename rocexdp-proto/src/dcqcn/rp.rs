@@ -321,7 +321,7 @@ impl<T: Trace> ReactionPoint<T> {
         if !moved && self.release_if_recovered(at) {
             return;
         }
-        self.settled = !moved && self.time_stage > self.branch_fixed_past(self.byte_stage);
+        self.settled = !moved && self.branch_is_fixed(self.time_stage);
         if T::ENABLED || !self.settled || self.rate_at > until {
             return;
         }
@@ -346,7 +346,7 @@ impl<T: Trace> ReactionPoint<T> {
             if !moved && self.release_if_recovered(now) {
                 return;
             }
-            if !T::ENABLED && !moved && self.byte_stage > self.branch_fixed_past(self.time_stage) {
+            if !T::ENABLED && !moved && self.branch_is_fixed(self.byte_stage) {
                 let more = events - done;
                 self.byte_stage = self
                     .byte_stage
@@ -357,10 +357,10 @@ impl<T: Trace> ReactionPoint<T> {
         }
     }
 
-    /// Past this stage, more increases of one kind stay in the same branch of [`Self::increase`] while the `other` stage
-    /// stands still; so one that moved nothing will be followed only by such.
-    fn branch_fixed_past(&self, other: u32) -> u32 {
-        self.params.rpg_threshold.saturating_add(1).max(other)
+    /// Whether an increase that moved nothing will be followed only by such, until another kind of input comes: past F, more
+    /// increases of one kind stay in the same branch of [`Self::increase`], whatever the other stage is.
+    fn branch_is_fixed(&self, stage: u32) -> bool {
+        stage > self.params.rpg_threshold.saturating_add(1)
     }
 
     /// Runs all timers up to and including `now`.
