@@ -109,7 +109,8 @@ pub const CRATES: &[Crate] = &[
             "src/mem",
             "src/maps",
             "src/sys",
-            // The counting allocator of the test that no packet allocates.
+            // Test beds: raw bpf(2) and socket calls below the AF_XDP layer; the counting allocator of "no packet allocates".
+            "tests/xsk_support/",
             "tests/alloc",
         ],
     },
