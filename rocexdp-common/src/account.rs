@@ -5,11 +5,11 @@
 
 use crate::{
     headers::{Aeth, Syndrome},
-    ids::Psn,
-    maps::{FlowState, Kind, QpConfig, QpCounters},
+    maps::{FlowState, Kind, QpCounters},
     opcode::{Operation, Transport},
     parse::Packet,
     track::{AtGap, read_psns},
+    verdict::Terms,
 };
 
 /// ECN codepoint Congestion Experienced.
@@ -51,18 +51,12 @@ const fn acknowledge_kind(aeth: Option<Aeth>, ack: Kind) -> Kind {
 impl QpCounters {
     /// Counts a packet of a local QP that has passed the checks. A CNP counts as one: its ICRC was right.
     #[inline(always)]
-    pub fn count_local(&mut self, packet: &Packet, config: &QpConfig, now_ns: u64) {
-        if config.resync != self.resync_seen {
-            let request = Psn::new(config.resync_request_psn);
-            self.resync(config.resync, request, Psn::new(config.resync_response_psn));
+    pub fn count_local(&mut self, packet: &Packet, terms: &Terms, now_ns: u64) {
+        if terms.resync != self.resync_seen {
+            self.resync(terms.resync, terms.request_psn, terms.response_psn);
         }
         self.count_packet(packet, now_ns);
-        let at_gap = if config.transport == Transport::Rc as u8 {
-            AtGap::Wait
-        } else {
-            AtGap::Skip
-        };
-        self.count_sequence(packet, 1 << (config.path_mtu_log2 & 31), at_gap);
+        self.count_sequence(packet, terms.path_mtu, terms.at_gap);
     }
 
     /// Everything but the sequence.

@@ -236,7 +236,7 @@ pub struct QpCounters {
 }
 
 /// Key of a flow that is not ours.
-#[repr(C)]
+#[repr(C, align(8))]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "user", derive(bytemuck::Pod, bytemuck::Zeroable))]
 pub struct FlowKey {

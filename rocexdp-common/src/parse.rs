@@ -17,13 +17,13 @@ use network_types::{
 use crate::{
     bytes::Bytes,
     headers::{Aeth, Bth, ICRC_LEN, ROCE_UDP_PORT, Reth},
-    ids::{Gid, gid_from_ipv4},
-    maps::Reason,
+    ids::Gid,
+    maps::{FlowKey, Reason},
     opcode::{Operation, Position, ext, extensions_len},
 };
 
 /// VLAN tags followed.
-pub const MAX_VLAN_TAGS: usize = 2;
+pub const MAX_VLAN_TAGS: u8 = 2;
 /// IPv6 extension headers followed.
 pub const MAX_IPV6_EXTENSIONS: usize = 4;
 
@@ -39,37 +39,57 @@ pub enum IpVersion {
 /// A well-formed RoCEv2 packet; offsets are into the frame, in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Packet {
+    /// Source and destination address, destination QPN.
+    pub flow: FlowKey,
     /// Bytes of the whole frame, padding behind the IP packet included.
     pub frame_len: u32,
-    /// VLAN tags before the IP header, 0..=2.
-    pub vlan_tags: u8,
-    /// IP version.
-    pub ip: IpVersion,
-    /// ECN codepoint: 0 not-ECT, 1 ECT(1), 2 ECT(0), 3 CE.
-    pub ecn: u8,
-    /// Source address.
-    pub src: Gid,
-    /// Destination address.
-    pub dst: Gid,
     /// Where the IP header begins.
     pub ip_at: u32,
     /// Where the UDP header begins; the BTH follows it.
     pub udp_at: u32,
     /// Where the ICRC, and with it the packet, ends.
     pub end: u32,
-    /// Base transport header.
-    pub bth: Bth,
-    /// What it does and its place in its message; `None`: undefined opcode.
-    pub operation: Option<(Operation, Position)>,
     /// Payload bytes, without pad; of an undefined opcode all bytes between BTH and ICRC.
     pub payload: u32,
     /// RETH length, where the opcode has a RETH (0 otherwise).
     pub reth_length: u32,
     /// AETH, where the opcode has one.
     pub aeth: Option<Aeth>,
+    /// Base transport header.
+    pub bth: Bth,
+    /// What it does and its place in its message; `None`: undefined opcode.
+    pub operation: Option<(Operation, Position)>,
+    /// IP version.
+    pub ip: IpVersion,
+    /// ECN codepoint: 0 not-ECT, 1 ECT(1), 2 ECT(0), 3 CE.
+    pub ecn: u8,
+    /// VLAN tags before the IP header, 0..=2.
+    pub vlan_tags: u8,
 }
 
 impl Packet {
+    /// Nothing parsed yet.
+    pub const EMPTY: Self = Self {
+        flow: FlowKey {
+            src: [0; 16],
+            dst: [0; 16],
+            dest_qpn: 0,
+            reserved: 0,
+        },
+        frame_len: 0,
+        ip_at: 0,
+        udp_at: 0,
+        end: 0,
+        payload: 0,
+        reth_length: 0,
+        aeth: None,
+        bth: Bth::parse(&[0; Bth::LEN]),
+        operation: None,
+        ip: IpVersion::V4,
+        ecn: 0,
+        vlan_tags: 0,
+    };
+
     /// Bytes of UDP header and payload.
     #[inline(always)]
     pub const fn udp_len(&self) -> u32 {
@@ -121,22 +141,20 @@ const fn is_extension(next: u8) -> bool {
     )
 }
 
-/// Whether a GID is an IPv4 address written as an IPv6 address.
-const fn is_v4_mapped(gid: &Gid) -> bool {
-    matches!(gid, [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, ..])
+/// Makes an all-zero GID that of an IPv4 address.
+#[inline(always)]
+fn map_ipv4(gid: &mut Gid, [a, b, c, d]: [u8; 4]) {
+    gid[10] = 0xff;
+    gid[11] = 0xff;
+    gid[12] = a;
+    gid[13] = b;
+    gid[14] = c;
+    gid[15] = d;
 }
 
-/// What an IP header said.
-#[derive(Clone, Copy)]
-struct Ip {
-    version: IpVersion,
-    ecn: u8,
-    src: Gid,
-    dst: Gid,
-    /// Where the UDP header begins.
-    udp_at: usize,
-    /// Where the IP packet ends.
-    end: usize,
+/// Whether it is an IPv4 address written as an IPv6 address.
+const fn is_v4_mapped(gid: &Gid) -> bool {
+    matches!(gid, [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, ..])
 }
 
 /// Parses one frame.
@@ -144,154 +162,108 @@ struct Ip {
 /// # Errors
 /// [`NotParsed::Other`] for whatever is not UDP to port 4791; [`NotParsed::Malformed`] with the first check that
 /// failed. Checks behind the port (see [`Reason::is_rocev2`]) concern RoCEv2 packets only.
-#[inline(always)]
 pub fn parse<B: Bytes + ?Sized>(frame: &B) -> Result<Packet, NotParsed> {
-    let frame_len = frame.len();
-    let (ether_type, ip_at, vlan_tags) = ethernet(frame)?;
-    let ip = match ether_type {
-        ETH_IPV4 => ipv4(frame, frame_len, ip_at)?,
-        ETH_IPV6 => ipv6(frame, frame_len, ip_at)?,
-        _ => return Err(NotParsed::Other),
-    };
-    let udp: [u8; UdpHdr::LEN] = frame.load(ip.udp_at).ok_or(Reason::UdpTruncated)?;
-    if u16::from_be_bytes([udp[2], udp[3]]) != ROCE_UDP_PORT {
-        return Err(NotParsed::Other);
-    }
-    // A v4-mapped address never stands on a wire; here it would pass for the IPv4 address.
-    if ip.version == IpVersion::V6 && (is_v4_mapped(&ip.src) || is_v4_mapped(&ip.dst)) {
-        return Err(Reason::Ipv6Malformed.into());
-    }
-    let udp_len = usize::from(u16::from_be_bytes([udp[4], udp[5]]));
-    if udp_len != ip.end - ip.udp_at {
-        return Err(Reason::UdpLength.into());
-    }
-    let bth_at = ip.udp_at + UdpHdr::LEN;
-    if udp_len < UdpHdr::LEN + Bth::LEN + ICRC_LEN {
-        return Err(Reason::BthTruncated.into());
-    }
-    let bth = Bth::parse(&frame.load(bth_at).ok_or(Reason::BthTruncated)?);
-    if bth.version != 0 {
-        return Err(Reason::BthVersion.into());
-    }
-    let room = udp_len - UdpHdr::LEN - Bth::LEN - ICRC_LEN;
-    let mut packet = Packet {
-        frame_len: frame_len as u32,
-        vlan_tags,
-        ip: ip.version,
-        ecn: ip.ecn,
-        src: ip.src,
-        dst: ip.dst,
-        ip_at: ip_at as u32,
-        udp_at: ip.udp_at as u32,
-        end: ip.end as u32,
-        bth,
-        operation: bth.opcode.decode(),
-        payload: room as u32,
-        reth_length: 0,
-        aeth: None,
-    };
-    let Some(extensions) = bth.opcode.extensions() else {
-        return Ok(packet);
-    };
-    let beside_payload = extensions_len(extensions) + usize::from(bth.pad);
-    if room < beside_payload {
-        return Err(Reason::ExtensionTruncated.into());
-    }
-    packet.payload = (room - beside_payload) as u32;
-    // RETH and AETH stand behind what else an opcode puts before them (rxe_opcode.c: RDETH, DETH, XRCETH, FETH).
-    let behind = bth_at + Bth::LEN;
-    let before = extensions_len(extensions & (ext::RDETH | ext::DETH | ext::XRCETH | ext::FETH));
-    if extensions & ext::RETH != 0 {
-        let reth = frame
-            .load(behind + before)
-            .ok_or(Reason::ExtensionTruncated)?;
-        packet.reth_length = Reth::parse(&reth).length;
-    } else if extensions & ext::AETH != 0 {
-        let aeth = frame
-            .load(behind + before)
-            .ok_or(Reason::ExtensionTruncated)?;
-        packet.aeth = Some(Aeth::parse(&aeth));
-    }
+    let mut packet = Packet::EMPTY;
+    parse_into(frame, &mut packet)?;
     Ok(packet)
 }
 
-/// EtherType behind the VLAN tags, where its header begins, number of tags.
+/// [`parse`] into a [`Packet::EMPTY`], which a failure leaves half written. BPF's stack (512 bytes) has no room to
+/// return a packet by value.
 #[inline(always)]
-fn ethernet<B: Bytes + ?Sized>(frame: &B) -> Result<(u16, usize, u8), NotParsed> {
+pub(crate) fn parse_into<B: Bytes + ?Sized>(frame: &B, p: &mut Packet) -> Result<(), NotParsed> {
+    p.frame_len = frame.len() as u32;
+    match ethernet(frame, p)? {
+        ETH_IPV4 => ipv4(frame, p)?,
+        ETH_IPV6 => ipv6(frame, p)?,
+        _ => return Err(NotParsed::Other),
+    }
+    udp(frame, p)?;
+    transport(frame, p)
+}
+
+/// Returns the EtherType behind the VLAN tags.
+#[inline(always)]
+fn ethernet<B: Bytes + ?Sized>(frame: &B, p: &mut Packet) -> Result<u16, NotParsed> {
     let header: [u8; EthHdr::LEN] = frame.load(0).ok_or(Reason::EthTruncated)?;
     let mut ether_type = u16::from_be_bytes([header[12], header[13]]);
     let mut at = EthHdr::LEN;
-    let mut tags = 0;
-    while is_vlan(ether_type) {
-        if tags == MAX_VLAN_TAGS as u8 {
-            return Err(Reason::VlanDepth.into());
+    // One round more than tags may be, to tell too many from enough. A counted loop: the verifier follows it.
+    for tags in 0..=MAX_VLAN_TAGS {
+        if !is_vlan(ether_type) {
+            p.ip_at = at as u32;
+            p.vlan_tags = tags;
+            return Ok(ether_type);
         }
-        let tag: [u8; VlanHdr::LEN] = frame.load(at).ok_or(Reason::EthTruncated)?;
-        ether_type = u16::from_be_bytes([tag[2], tag[3]]);
-        at += VlanHdr::LEN;
-        tags += 1;
+        if tags < MAX_VLAN_TAGS {
+            let tag: [u8; VlanHdr::LEN] = frame.load(at).ok_or(Reason::EthTruncated)?;
+            ether_type = u16::from_be_bytes([tag[2], tag[3]]);
+            at += VlanHdr::LEN;
+        }
     }
-    Ok((ether_type, at, tags))
+    Err(Reason::VlanDepth.into())
 }
 
 #[inline(always)]
-fn ipv4<B: Bytes + ?Sized>(frame: &B, frame_len: usize, at: usize) -> Result<Ip, NotParsed> {
-    let h: [u8; Ipv4Hdr::LEN] = frame.load(at).ok_or(Reason::Ipv4Malformed)?;
-    let header_len = usize::from(h[0] & 0xf) * 4;
-    if h[0] >> 4 != 4 || header_len < Ipv4Hdr::LEN {
+fn ipv4<B: Bytes + ?Sized>(frame: &B, p: &mut Packet) -> Result<(), NotParsed> {
+    let h: [u8; Ipv4Hdr::LEN] = frame.load(p.ip_at as usize).ok_or(Reason::Ipv4Malformed)?;
+    let header_len = u32::from(h[0] & 0xf) * 4;
+    if h[0] >> 4 != 4 || header_len < Ipv4Hdr::LEN as u32 {
         return Err(Reason::Ipv4Malformed.into());
     }
     if h[9] != UDP {
         return Err(NotParsed::Other);
     }
-    if frame_len < at + header_len {
+    if p.frame_len < p.ip_at + header_len {
         return Err(Reason::Ipv4Malformed.into());
     }
     // More fragments, or an offset.
     if u16::from_be_bytes([h[6], h[7]]) & 0x3fff != 0 {
         return Err(Reason::Ipv4Fragment.into());
     }
-    let total = usize::from(u16::from_be_bytes([h[2], h[3]]));
-    if total < header_len || at + total > frame_len {
+    let total = u32::from(u16::from_be_bytes([h[2], h[3]]));
+    if total < header_len || p.ip_at + total > p.frame_len {
         return Err(Reason::Ipv4Length.into());
     }
-    if total < header_len + UdpHdr::LEN {
-        return Err(Reason::UdpTruncated.into());
-    }
-    Ok(Ip {
-        version: IpVersion::V4,
-        ecn: h[1] & 3,
-        src: gid_from_ipv4([h[12], h[13], h[14], h[15]]),
-        dst: gid_from_ipv4([h[16], h[17], h[18], h[19]]),
-        udp_at: at + header_len,
-        end: at + total,
-    })
+    p.ip = IpVersion::V4;
+    p.ecn = h[1] & 3;
+    map_ipv4(&mut p.flow.src, [h[12], h[13], h[14], h[15]]);
+    map_ipv4(&mut p.flow.dst, [h[16], h[17], h[18], h[19]]);
+    p.udp_at = p.ip_at + header_len;
+    p.end = p.ip_at + total;
+    Ok(())
 }
 
 #[inline(always)]
-fn ipv6<B: Bytes + ?Sized>(frame: &B, frame_len: usize, at: usize) -> Result<Ip, NotParsed> {
-    let h: [u8; Ipv6Hdr::LEN] = frame.load(at).ok_or(Reason::Ipv6Malformed)?;
+fn ipv6<B: Bytes + ?Sized>(frame: &B, p: &mut Packet) -> Result<(), NotParsed> {
+    let h: [u8; 8] = frame.load(p.ip_at as usize).ok_or(Reason::Ipv6Malformed)?;
+    p.flow.src = frame
+        .load(p.ip_at as usize + 8)
+        .ok_or(Reason::Ipv6Malformed)?;
+    p.flow.dst = frame
+        .load(p.ip_at as usize + 24)
+        .ok_or(Reason::Ipv6Malformed)?;
     if h[0] >> 4 != 6 {
         return Err(Reason::Ipv6Malformed.into());
     }
     let mut next = h[6];
-    let mut udp_at = at + Ipv6Hdr::LEN;
+    let mut at = p.ip_at + Ipv6Hdr::LEN as u32;
     for _ in 0..MAX_IPV6_EXTENSIONS {
         if !is_extension(next) {
             break;
         }
-        let [following, len] = frame.load(udp_at).ok_or(Reason::Ipv6Extension)?;
+        let [following, len] = frame.load(at as usize).ok_or(Reason::Ipv6Extension)?;
         // `ipv6_optlen` and `ipv6_authlen` of include/net/ipv6.h.
-        udp_at += if next == AUTHENTICATION {
-            (usize::from(len) + 2) * 4
+        at += if next == AUTHENTICATION {
+            (u32::from(len) + 2) * 4
         } else {
-            (usize::from(len) + 1) * 8
+            (u32::from(len) + 1) * 8
         };
         next = following;
     }
     if next == FRAGMENT {
         // Every fragment names what it is a fragment of.
-        let [inner] = frame.load(udp_at).ok_or(Reason::Ipv6Extension)?;
+        let [inner] = frame.load(at as usize).ok_or(Reason::Ipv6Extension)?;
         return Err(if inner == UDP || is_extension(inner) {
             Reason::Ipv6Fragment.into()
         } else {
@@ -304,28 +276,73 @@ fn ipv6<B: Bytes + ?Sized>(frame: &B, frame_len: usize, at: usize) -> Result<Ip,
     if next != UDP {
         return Err(NotParsed::Other);
     }
-    let end = at + Ipv6Hdr::LEN + usize::from(u16::from_be_bytes([h[4], h[5]]));
-    if end > frame_len {
+    let end = p.ip_at + Ipv6Hdr::LEN as u32 + u32::from(u16::from_be_bytes([h[4], h[5]]));
+    if end > p.frame_len {
         return Err(Reason::Ipv6Length.into());
     }
-    if udp_at > end {
+    if at > end {
         return Err(Reason::Ipv6Extension.into());
     }
-    if udp_at + UdpHdr::LEN > end {
+    // A v4-mapped address never stands on a wire; here it would pass for the IPv4 address.
+    if is_v4_mapped(&p.flow.src) || is_v4_mapped(&p.flow.dst) {
+        return Err(Reason::Ipv6Malformed.into());
+    }
+    p.ip = IpVersion::V6;
+    p.ecn = (h[1] >> 4) & 3;
+    p.udp_at = at;
+    p.end = end;
+    Ok(())
+}
+
+#[inline(always)]
+fn udp<B: Bytes + ?Sized>(frame: &B, p: &Packet) -> Result<(), NotParsed> {
+    // Behind the IP packet stands padding, which is no header.
+    if p.udp_len() < UdpHdr::LEN as u32 {
         return Err(Reason::UdpTruncated.into());
     }
-    Ok(Ip {
-        version: IpVersion::V6,
-        ecn: (h[1] >> 4) & 3,
-        src: [
-            h[8], h[9], h[10], h[11], h[12], h[13], h[14], h[15], h[16], h[17], h[18], h[19],
-            h[20], h[21], h[22], h[23],
-        ],
-        dst: [
-            h[24], h[25], h[26], h[27], h[28], h[29], h[30], h[31], h[32], h[33], h[34], h[35],
-            h[36], h[37], h[38], h[39],
-        ],
-        udp_at,
-        end,
-    })
+    let h: [u8; UdpHdr::LEN] = frame.load(p.udp_at as usize).ok_or(Reason::UdpTruncated)?;
+    if u16::from_be_bytes([h[2], h[3]]) != ROCE_UDP_PORT {
+        return Err(NotParsed::Other);
+    }
+    if u32::from(u16::from_be_bytes([h[4], h[5]])) != p.udp_len() {
+        return Err(Reason::UdpLength.into());
+    }
+    Ok(())
+}
+
+#[inline(always)]
+fn transport<B: Bytes + ?Sized>(frame: &B, p: &mut Packet) -> Result<(), NotParsed> {
+    let Some(room) = p
+        .udp_len()
+        .checked_sub((UdpHdr::LEN + Bth::LEN + ICRC_LEN) as u32)
+    else {
+        return Err(Reason::BthTruncated.into());
+    };
+    let bth_at = p.udp_at as usize + UdpHdr::LEN;
+    p.bth = Bth::parse(&frame.load(bth_at).ok_or(Reason::BthTruncated)?);
+    p.flow.dest_qpn = p.bth.dest_qpn.get();
+    if p.bth.version != 0 {
+        return Err(Reason::BthVersion.into());
+    }
+    p.operation = p.bth.opcode.decode();
+    p.payload = room;
+    let Some(extensions) = p.bth.opcode.extensions() else {
+        return Ok(());
+    };
+    let beside_payload = extensions_len(extensions) as u32 + u32::from(p.bth.pad);
+    let Some(payload) = room.checked_sub(beside_payload) else {
+        return Err(Reason::ExtensionTruncated.into());
+    };
+    p.payload = payload;
+    // What an opcode can have before its RETH or AETH (rxe_opcode.c: offsets of each header).
+    let before = extensions & (ext::RDETH | ext::DETH | ext::XRCETH | ext::FETH);
+    let at = bth_at + Bth::LEN + extensions_len(before);
+    if extensions & ext::RETH != 0 {
+        let reth = frame.load(at).ok_or(Reason::ExtensionTruncated)?;
+        p.reth_length = Reth::parse(&reth).length;
+    } else if extensions & ext::AETH != 0 {
+        let aeth = frame.load(at).ok_or(Reason::ExtensionTruncated)?;
+        p.aeth = Some(Aeth::parse(&aeth));
+    }
+    Ok(())
 }

@@ -9,11 +9,15 @@ use crate::{
     bytes::Bytes,
     headers::{Bth, ICRC_LEN},
     icrc,
-    ids::Gid,
+    ids::{Gid, Psn},
     maps::{FlowKey, FlowState, QpConfig, QpCounters, QueueCounters, Reason, local_addr},
     opcode::{Operation, Transport},
     parse::{self, NotParsed, Packet},
+    track::AtGap,
 };
+
+const RC: u8 = Transport::Rc as u8;
+const UC: u8 = Transport::Uc as u8;
 
 /// UDP length of a CNP: UDP header, BTH, 16 reserved bytes, ICRC (a ConnectX-4 Lx CNP is in the shared ICRC vectors).
 const CNP_UDP_LEN: u32 = (8 + Bth::LEN + 16 + ICRC_LEN) as u32;
@@ -99,8 +103,9 @@ pub trait Env {
     fn now_ns(&self) -> u64;
     /// [`local_addr`] flags of an address; 0: not ours.
     fn local_address(&self, gid: &Gid) -> u32;
-    /// The configuration in a slot, as one publication; `None`: the slot is free or being written.
-    fn qp_config(&self, slot: u32) -> Option<QpConfig>;
+    /// Reads the configuration in a slot; `None`: the slot is free, or was written meanwhile, so that what was read
+    /// may be of two publications.
+    fn with_config<R>(&self, slot: u32, read: impl FnOnce(&QpConfig) -> R) -> Option<R>;
     /// Works on entry `index` of `QP_COUNTERS`; `None`: there is none.
     fn with_qp<R>(&mut self, index: u32, work: impl FnOnce(&mut QpCounters) -> R) -> Option<R>;
     /// Works on a flow, entered if need be (then `bool` is true); `None`: it can't be had.
@@ -116,8 +121,9 @@ pub trait Env {
 /// Decides about one frame and accounts for it in the QP's or flow's entry; the caller books the outcome.
 #[inline(always)]
 pub fn run<B: Bytes + ?Sized, E: Env>(frame: &B, env: &mut E) -> Outcome {
-    match parse::parse(frame) {
-        Ok(packet) => roce(frame, &packet, env),
+    let mut packet = Packet::EMPTY;
+    match parse::parse_into(frame, &mut packet) {
+        Ok(()) => roce(frame, &packet, env),
         Err(NotParsed::Other) => Outcome::PassedOther(None),
         Err(NotParsed::Malformed(reason)) if reason.is_rocev2() => {
             Outcome::PassedRoce(Some(reason))
@@ -128,23 +134,98 @@ pub fn run<B: Bytes + ?Sized, E: Env>(frame: &B, env: &mut E) -> Outcome {
 
 #[inline(always)]
 fn roce<B: Bytes + ?Sized, E: Env>(frame: &B, packet: &Packet, env: &mut E) -> Outcome {
-    let qpn = packet.bth.dest_qpn.get();
-    let slot = qpn & env.slot_mask();
-    let config = env.qp_config(slot).filter(|config| config.qpn == qpn);
-    match config {
-        Some(config) if config.local_gid == packet.dst => local(frame, packet, slot, &config, env),
-        other => match owner(env.local_address(&packet.dst), other.is_some()) {
-            Some(reason) => Outcome::Dropped(reason),
-            None => foreign(packet, env),
-        },
+    let slot = packet.flow.dest_qpn & env.slot_mask();
+    let claim = env.with_config(slot, |config| claim(packet, config));
+    match claim.unwrap_or(Claim::None) {
+        Claim::Accepted(terms) => local(frame, packet, slot, &terms, env),
+        Claim::Refused(reason) => Outcome::Dropped(reason),
+        other => {
+            let elsewhere = matches!(other, Claim::Elsewhere);
+            match unclaimed(env.local_address(&packet.flow.dst), elsewhere) {
+                Some(reason) => Outcome::Dropped(reason),
+                None => foreign(packet, env),
+            }
+        }
     }
 }
 
-/// Why a packet that is for no QP of ours at its destination address must not reach the kernel, which would answer
-/// "port unreachable". `None`: the address is not ours alone.
+/// What a QP says to a packet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Claim {
+    /// Mine.
+    Accepted(Terms),
+    /// Sent to me, but not for me to take.
+    Refused(Reason),
+    /// My QP number, another address.
+    Elsewhere,
+    /// Another QP number.
+    None,
+}
+
+/// What of its configuration a QP's packet is treated by.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Terms {
+    /// [`QpConfig::owner`].
+    pub owner: u32,
+    /// Path MTU, bytes.
+    pub path_mtu: u32,
+    /// How it meets a gap.
+    pub at_gap: AtGap,
+    /// [`QpConfig::resync`].
+    pub resync: u32,
+    /// [`QpConfig::resync_request_psn`].
+    pub request_psn: Psn,
+    /// [`QpConfig::resync_response_psn`].
+    pub response_psn: Psn,
+}
+
+/// Whether a packet is the QP's: its number, its address, its peer's address, its transport service.
 #[inline(always)]
-pub const fn owner(address_flags: u32, qpn_is_ours_elsewhere: bool) -> Option<Reason> {
-    if address_flags & local_addr::SHARED != 0 || address_flags & local_addr::EXCLUSIVE == 0 {
+pub fn claim(packet: &Packet, config: &QpConfig) -> Claim {
+    if config.qpn != packet.flow.dest_qpn {
+        return Claim::None;
+    }
+    if config.local_gid != packet.flow.dst {
+        return Claim::Elsewhere;
+    }
+    let connected = matches!(config.transport, RC | UC);
+    if connected && config.peer_gid != packet.flow.src {
+        return Claim::Refused(Reason::PeerAddress);
+    }
+    match packet.operation {
+        None => return Claim::Refused(Reason::UnknownOpcode),
+        // Told by the opcode alone: real ones differ in DSCP, UDP source port and the bits beside.
+        Some((Operation::Cnp, _)) => {
+            if packet.udp_len() != CNP_UDP_LEN {
+                return Claim::Refused(Reason::CnpMalformed);
+            }
+        }
+        Some(_) => {
+            if packet.bth.opcode.transport() as u8 != config.transport {
+                return Claim::Refused(Reason::TransportMismatch);
+            }
+        }
+    }
+    Claim::Accepted(Terms {
+        owner: config.owner,
+        path_mtu: 1 << (config.path_mtu_log2 & 31),
+        at_gap: if config.transport == RC {
+            AtGap::Wait
+        } else {
+            AtGap::Skip
+        },
+        resync: config.resync,
+        request_psn: Psn::new(config.resync_request_psn),
+        response_psn: Psn::new(config.resync_response_psn),
+    })
+}
+
+/// Why a packet that no QP claims must not reach the kernel, which would answer "port unreachable"; `None`: its
+/// destination address is not ours, or not ours alone.
+#[inline(always)]
+pub const fn unclaimed(address_flags: u32, qpn_is_ours_elsewhere: bool) -> Option<Reason> {
+    let shared = address_flags & local_addr::SHARED != 0;
+    if shared || address_flags & local_addr::EXCLUSIVE == 0 {
         None
     } else if qpn_is_ours_elsewhere {
         Some(Reason::LocalAddress)
@@ -153,52 +234,30 @@ pub const fn owner(address_flags: u32, qpn_is_ours_elsewhere: bool) -> Option<Re
     }
 }
 
-/// Why the QP does not accept a packet that was sent to its address; `None`: it does.
-#[inline(always)]
-pub fn refusal(packet: &Packet, config: &QpConfig) -> Option<Reason> {
-    let connected =
-        config.transport == Transport::Rc as u8 || config.transport == Transport::Uc as u8;
-    if connected && packet.src != config.peer_gid {
-        return Some(Reason::PeerAddress);
-    }
-    match packet.operation {
-        None => Some(Reason::UnknownOpcode),
-        // Told by the opcode alone: real ones differ in DSCP, UDP source port and the bits beside.
-        Some((Operation::Cnp, _)) if packet.udp_len() != CNP_UDP_LEN => Some(Reason::CnpMalformed),
-        Some((Operation::Cnp, _)) => None,
-        Some(_) if packet.bth.opcode.transport() as u8 != config.transport => {
-            Some(Reason::TransportMismatch)
-        }
-        Some(_) => None,
-    }
-}
-
+/// A packet that a local QP takes.
 #[inline(always)]
 fn local<B: Bytes + ?Sized, E: Env>(
     frame: &B,
     packet: &Packet,
     slot: u32,
-    config: &QpConfig,
+    terms: &Terms,
     env: &mut E,
 ) -> Outcome {
-    if let Some(reason) = refusal(packet, config) {
-        return Outcome::Dropped(reason);
-    }
     if env.queue() >= env.queues() {
         return Outcome::PassedRoce(Some(Reason::MapFull));
     }
     let index = slot.wrapping_mul(env.queues()).wrapping_add(env.queue());
     let now = env.now_ns();
     if matches!(packet.operation, Some((Operation::Cnp, _))) {
-        return cnp(frame, packet, slot, index, config, now, env);
+        return cnp(frame, packet, slot, index, terms, now, env);
     }
-    let socket = config
+    let socket = terms
         .owner
         .wrapping_mul(env.queues())
         .wrapping_add(env.queue());
     let redirected = env.redirect(socket);
     let counted = env.with_qp(index, |counters| {
-        counters.count_local(packet, config, now);
+        counters.count_local(packet, terms, now);
         if redirected {
             counters.redirected += 1;
         } else {
@@ -225,7 +284,7 @@ fn cnp<B: Bytes + ?Sized, E: Env>(
     packet: &Packet,
     slot: u32,
     index: u32,
-    config: &QpConfig,
+    terms: &Terms,
     now: u64,
     env: &mut E,
 ) -> Outcome {
@@ -234,7 +293,7 @@ fn cnp<B: Bytes + ?Sized, E: Env>(
     };
     let counted = env.with_qp(index, |counters| {
         if right {
-            counters.count_local(packet, config, now);
+            counters.count_local(packet, terms, now);
         } else {
             counters.cnp_bad_icrc += 1;
         }
@@ -252,14 +311,8 @@ fn cnp<B: Bytes + ?Sized, E: Env>(
 /// Another's flow: counted, and passed whatever it is.
 #[inline(always)]
 fn foreign<E: Env>(packet: &Packet, env: &mut E) -> Outcome {
-    let key = FlowKey {
-        src: packet.src,
-        dst: packet.dst,
-        dest_qpn: packet.bth.dest_qpn.get(),
-        reserved: 0,
-    };
     let now = env.now_ns();
-    match env.with_flow(&key, |flow| flow.count(packet, now)) {
+    match env.with_flow(&packet.flow, |flow| flow.count(packet, now)) {
         None => return Outcome::PassedRoce(Some(Reason::MapFull)),
         Some(true) => env.flow_inserted(),
         Some(false) => {}

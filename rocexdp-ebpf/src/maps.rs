@@ -1,0 +1,195 @@
+//! The maps of [`rocexdp_common::maps`], and the verdict's [`Env`] over them.
+//!
+//! One writer an entry: this program, on one receive queue. Plain loads and stores, so a reader in userspace sees
+//! whole words, not a consistent entry. Entries of `FLOWS` have several writers when a flow moves between queues;
+//! counts may be lost then. Sizes given here are what stands in the object; the loader sets the real ones.
+
+use core::{
+    ptr::{self, NonNull},
+    sync::atomic::{Ordering, compiler_fence},
+};
+
+use aya_ebpf::{
+    Global,
+    bindings::xdp_action,
+    helpers::generated::bpf_ktime_get_ns,
+    macros::map,
+    maps::{Array, HashMap, LruHashMap, XskMap},
+};
+use rocexdp_common::{
+    ids::Gid,
+    maps::{
+        DEFAULT_FLOWS, DEFAULT_SLOTS, DirtyLine, FlowKey, FlowState, MAX_ADDRESSES, QpConfig,
+        QpCounters, QpEngine, QueueCounters, QueueEngine,
+    },
+    verdict::{Env, Outcome},
+};
+
+/// `BPF_F_MMAPABLE` of include/uapi/linux/bpf.h.
+const MMAPABLE: u32 = aya_ebpf::bindings::BPF_F_MMAPABLE;
+
+#[map]
+static QP_CONFIG: Array<QpConfig> = Array::with_max_entries(DEFAULT_SLOTS, MMAPABLE);
+#[map]
+static QP_COUNTERS: Array<QpCounters> = Array::with_max_entries(DEFAULT_SLOTS, MMAPABLE);
+/// Written by the engine only; lives here so that whoever finds the program finds it.
+#[map]
+static QP_ENGINE: Array<QpEngine> = Array::with_max_entries(DEFAULT_SLOTS, MMAPABLE);
+#[map]
+static QUEUE_COUNTERS: Array<QueueCounters> = Array::with_max_entries(1, MMAPABLE);
+/// Written by the engine only.
+#[map]
+static QUEUE_ENGINE: Array<QueueEngine> = Array::with_max_entries(1, MMAPABLE);
+#[map]
+static DIRTY: Array<DirtyLine> = Array::with_max_entries(DEFAULT_SLOTS.div_ceil(64), MMAPABLE);
+#[map]
+static DIRTY_INDEX: Array<DirtyLine> =
+    Array::with_max_entries(DEFAULT_SLOTS.div_ceil(4096), MMAPABLE);
+#[map]
+static FLOWS: LruHashMap<FlowKey, FlowState> = LruHashMap::with_max_entries(DEFAULT_FLOWS, 0);
+#[map]
+static LOCAL_ADDRS: HashMap<Gid, u32> = HashMap::with_max_entries(MAX_ADDRESSES, 0);
+#[map]
+static XSKS: XskMap = XskMap::with_max_entries(1, 0);
+
+/// Receive queues that the maps have room for.
+#[unsafe(no_mangle)]
+static N_QUEUES: Global<u32> = Global::new(1);
+/// QP slots - 1.
+#[unsafe(no_mangle)]
+static SLOT_MASK: Global<u32> = Global::new(DEFAULT_SLOTS - 1);
+
+/// The maps as one receive queue uses them.
+pub struct Maps {
+    queue: u32,
+    queues: u32,
+    counters: NonNull<QueueCounters>,
+}
+
+impl Maps {
+    /// `None`: there is no entry to count in.
+    #[inline(always)]
+    pub fn of_queue(queue: u32) -> Option<Self> {
+        let queues = N_QUEUES.load();
+        let entry = if queue < queues { queue } else { queues };
+        let counters = NonNull::new(QUEUE_COUNTERS.get_ptr_mut(entry)?)?;
+        Some(Self {
+            queue,
+            queues,
+            counters,
+        })
+    }
+
+    /// Books the frame on its queue.
+    #[inline(always)]
+    pub fn book(&mut self, outcome: Outcome) {
+        // SAFETY: a map value; one writer.
+        unsafe { self.counters.as_mut() }.book(outcome);
+    }
+}
+
+impl Env for Maps {
+    #[inline(always)]
+    fn queue(&self) -> u32 {
+        self.queue
+    }
+
+    #[inline(always)]
+    fn queues(&self) -> u32 {
+        self.queues
+    }
+
+    #[inline(always)]
+    fn slot_mask(&self) -> u32 {
+        SLOT_MASK.load()
+    }
+
+    #[inline(always)]
+    fn now_ns(&self) -> u64 {
+        // SAFETY: a helper call without arguments.
+        unsafe { bpf_ktime_get_ns() }
+    }
+
+    #[inline(always)]
+    fn local_address(&self, gid: &Gid) -> u32 {
+        // SAFETY: a map value that is read at once; userspace replaces it whole.
+        unsafe { LOCAL_ADDRS.get(gid) }.copied().unwrap_or(0)
+    }
+
+    #[inline(always)]
+    fn with_config<R>(&self, slot: u32, read: impl FnOnce(&QpConfig) -> R) -> Option<R> {
+        let entry = QP_CONFIG.get_ptr(slot)?;
+        // SAFETY: a field of a map value.
+        let generation = unsafe { ptr::addr_of!((*entry).generation) };
+        // SAFETY: a map value, which userspace may write at the same time: hence volatile.
+        let before = unsafe { generation.read_volatile() };
+        if before == 0 {
+            return None;
+        }
+        compiler_fence(Ordering::Acquire);
+        // SAFETY: a map value; if it was written while it was read, what was read is thrown away.
+        let was_read = read(unsafe { &*entry });
+        compiler_fence(Ordering::Acquire);
+        // SAFETY: as above.
+        let after = unsafe { generation.read_volatile() };
+        if before == after {
+            Some(was_read)
+        } else {
+            None
+        }
+    }
+
+    #[inline(always)]
+    fn with_qp<R>(&mut self, index: u32, work: impl FnOnce(&mut QpCounters) -> R) -> Option<R> {
+        let entry = QP_COUNTERS.get_ptr_mut(index)?;
+        // SAFETY: a map value; one writer.
+        Some(work(unsafe { &mut *entry }))
+    }
+
+    #[inline(always)]
+    fn with_flow(&mut self, key: &FlowKey, work: impl FnOnce(&mut FlowState)) -> Option<bool> {
+        let (entry, inserted) = match FLOWS.get_ptr_mut(key) {
+            Some(entry) => (entry, false),
+            None => {
+                static ZERO: FlowState = FlowState::ZERO;
+                FLOWS.insert(key, &ZERO, 0).ok()?;
+                (FLOWS.get_ptr_mut(key)?, true)
+            }
+        };
+        // SAFETY: a map value; an LRU map does not free it, at worst it becomes another flow's.
+        work(unsafe { &mut *entry });
+        Some(inserted)
+    }
+
+    #[inline(always)]
+    fn flow_inserted(&mut self) {
+        // SAFETY: a map value; one writer.
+        unsafe { self.counters.as_mut() }.flow_inserts += 1;
+    }
+
+    #[inline(always)]
+    fn mark_dirty(&mut self, slot: u32) {
+        compiler_fence(Ordering::Release);
+        mark(&DIRTY, slot);
+        mark(&DIRTY_INDEX, slot / 64);
+    }
+
+    #[inline(always)]
+    fn redirect(&mut self, index: u32) -> bool {
+        XSKS.redirect(index, u64::from(xdp_action::XDP_PASS)) == Ok(xdp_action::XDP_REDIRECT)
+    }
+}
+
+/// Sets byte `number` of a map of lines of 64.
+#[inline(always)]
+fn mark(map: &Array<DirtyLine>, number: u32) {
+    let Some(line) = map.get_ptr_mut(number / 64) else {
+        return;
+    };
+    // SAFETY: a map value.
+    let line = unsafe { &mut *line };
+    if let Some(byte) = line.0.get_mut((number % 64) as usize) {
+        // SAFETY: a reference. Volatile, so that the two marks are stored in this order.
+        unsafe { ptr::from_mut(byte).write_volatile(1) };
+    }
+}
