@@ -112,10 +112,10 @@ impl Endpoint {
             (_, QpTransition::Reset) => qp.reset(congestion),
             (QpState::Err, QpTransition::Err) => {}
             (_, QpTransition::Err) => qp.enter_error(),
-            (QpState::Reset | QpState::Init, QpTransition::Init { access }) => qp.to_init(*access),
+            (QpState::Reset | QpState::Init, QpTransition::Init { access }) => qp.enter_init(*access),
             (QpState::Init, QpTransition::Rtr(attr)) => {
                 if let Some(route) = route {
-                    qp.to_rtr(attr, route);
+                    qp.enter_rtr(attr, route);
                 }
             }
             (QpState::Rtr, QpTransition::Rts(attr)) => {
@@ -123,7 +123,7 @@ impl Endpoint {
                     let what = "timeout is 0..=31, retry_cnt and rnr_retry are 0..=7";
                     return Err(VerbsError::InvalidAttr { qpn, what });
                 }
-                qp.to_rts(attr);
+                qp.enter_rts(attr);
             }
             (_, QpTransition::Init { .. }) => return refused(QpState::Init),
             (_, QpTransition::Rtr(_)) => return refused(QpState::Rtr),

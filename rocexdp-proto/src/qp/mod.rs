@@ -328,12 +328,12 @@ impl Qp {
         self.failed = None;
     }
 
-    pub(crate) fn to_init(&mut self, access: Access) {
+    pub(crate) fn enter_init(&mut self, access: Access) {
         self.recv.access = access;
         self.set_state(QpState::Init);
     }
 
-    pub(crate) fn to_rtr(&mut self, attr: &RtrAttr, route: Route) {
+    pub(crate) fn enter_rtr(&mut self, attr: &RtrAttr, route: Route) {
         self.recv.expected = attr.rq_psn;
         self.recv.path_mtu = attr.path_mtu;
         self.recv.min_rnr_timer = attr.min_rnr_timer;
@@ -342,7 +342,7 @@ impl Qp {
         self.set_state(QpState::Rtr);
     }
 
-    pub(crate) fn to_rts(&mut self, attr: &RtsAttr) {
+    pub(crate) fn enter_rts(&mut self, attr: &RtsAttr) {
         let path_mtu: PathMtu = self.recv.path_mtu;
         self.send.start(attr, path_mtu);
         self.set_state(QpState::Rts);

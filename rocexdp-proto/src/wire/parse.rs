@@ -342,6 +342,9 @@ fn ipv6(head: &Head, at: usize, total: usize) -> Result<Ip, DropReason> {
                 let [following, len]: [u8; 2] = head.take(udp).ok_or(DropReason::Ipv6Extension)?;
                 next = following;
                 udp += (usize::from(len) + 1) * 8;
+                if udp > head.len {
+                    return Err(DropReason::Ipv6Extension);
+                }
             }
             44 => return Err(DropReason::Ipv6Fragment),
             _ => return Err(DropReason::NotUdp),
