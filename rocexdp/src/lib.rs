@@ -1,2 +1,15 @@
-//! Placeholder replaced below.
+//! rocexdp: RDMA over any Linux NIC, with XDP and AF_XDP.
+//!
+//! From the bottom up: [`xsk`] (AF_XDP, no RoCE), [`sys`] and [`net`] (what the host says), [`mem`] and
+//! [`maps`] (application memory, BPF maps), [`loader`] (the XDP program on an interface), [`engine`]
+//! (the transport driven over AF_XDP), [`node`] (an interface as an RDMA endpoint).
+
+pub mod control;
+pub mod engine;
+pub mod loader;
+pub mod maps;
+pub mod mem;
+pub mod net;
+pub mod node;
+pub mod sys;
 pub mod xsk;

@@ -2,7 +2,7 @@
 
 use std::{fs, net::IpAddr};
 
-use anyhow::{Result, anyhow, bail};
+use anyhow::{Result, bail};
 use rocexdp_proto::verbs::PathMtu;
 
 use super::{AttachWish, LoadConfig};
@@ -267,14 +267,6 @@ pub(super) fn warnings(link: &Link, device: &Link, vlan: Option<u16>) -> Vec<Str
         ));
     }
     out
-}
-
-/// A missing-MAC error for a device that has none (checked by [`usable`]).
-pub(crate) fn mac(device: &Link) -> Result<[u8; 6]> {
-    device
-        .mac
-        .map(|m| m.0)
-        .ok_or_else(|| anyhow!("interface {} is no Ethernet device", device.name))
 }
 
 #[cfg(test)]

@@ -44,10 +44,15 @@ pub struct Maps {
 }
 
 /// The maps that only the control side writes.
-#[derive(Debug)]
 pub struct ControlMaps {
     xsks: XskMap<MapData>,
     local_addrs: HashMap<MapData, Gid, u32>,
+}
+
+impl std::fmt::Debug for ControlMaps {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ControlMaps").finish_non_exhaustive()
+    }
 }
 
 impl ControlMaps {

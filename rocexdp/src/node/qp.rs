@@ -236,7 +236,7 @@ impl NodeQp {
                 resync: 1,
                 resync_request_psn: attr.peer_psn.get(),
                 resync_response_psn: self.psn.get(),
-                transport: rocexdp_common::opcode::Transport::Rc as u8,
+                transport: Transport::Rc as u8,
                 path_mtu_log2: attr.path_mtu.bytes().trailing_zeros() as u8,
                 reserved: 0,
             },
