@@ -328,3 +328,35 @@ fn paper_counts_each_cnp_of_a_batch_and_survives_a_flood() {
     assert_eq!(batch.on_cnp(at(1), u32::MAX), Ok(()));
     assert_eq!(state(&batch), (40_000_000, 40_000_000));
 }
+
+#[test]
+fn of_timers_due_together_the_one_set_earlier_goes_first() {
+    // Cut ticks at 4, 8, 12 us; a CNP before each. An increase timer of 4 us is set by the cut it ties with, so the cut goes
+    // first and cancels it; one of 8 us was set before the tick at 12 us was.
+    for (period, increases) in [(4, 0), (8, 1)] {
+        let mut rp = congested(&RpParams {
+            rpg_time_reset: Duration::from_micros(period),
+            ..RpParams::default()
+        });
+        run(&mut rp, 4);
+        assert_eq!(rp.on_cnp(at(5 + period - 4), 1), Ok(()));
+        run(&mut rp, 4 + period);
+        assert_eq!(rp.counters().cuts, 2);
+        assert_eq!(rp.counters().increases, increases, "{period} us");
+    }
+}
+
+#[test]
+fn halving_both_rates_first_does_not_go_below_the_floor() {
+    let mut rp = ReactionPoint::new(
+        &RpParams {
+            rpg_min_rate: Rate::from_bps(1_000_001),
+            ..Params::ns3_mellanox().rp
+        },
+        Some(Rate::from_bps(1_000_001)),
+    );
+    assert_eq!(rp.on_cnp(at(0), 1), Ok(()));
+    // Truncated halves of 1 000 001 are 500 000 each.
+    assert_eq!(run(&mut rp, 305), (1_000_001, 1_000_001));
+    assert_eq!(rp.counters().increases, 1);
+}
