@@ -243,6 +243,38 @@ fn back_pressure_delays_and_never_loses() {
 
 #[test]
 #[ignore = "needs root: run by cargo xtask test"]
+fn packets_that_the_device_drops_are_counted_one_by_one() {
+    in_lab(1500, &[], |lab| {
+        let (mut sender, mut receiver) = lab.pair(|_| {});
+        // Longer than the link carries, between two that fit: neither hurts the other.
+        for (number, len) in [60, 4170, 1500, 2000, 100].into_iter().enumerate() {
+            send(&mut sender, &frame(number, len));
+        }
+        drain(&mut sender);
+        let lengths: Vec<usize> = receive(&mut receiver, 5)
+            .iter()
+            .map(|(_, bytes)| bytes.len())
+            .collect();
+        assert_eq!(lengths, [60, 1500, 100]);
+        assert_eq!(sender.counters().tx_device_drops, 2);
+        // No carrier: everything is dropped, in one flush, and no chunk is lost by it.
+        let status = std::process::Command::new("ip")
+            .args(["link", "set", RECEIVER, "down"])
+            .status()
+            .unwrap();
+        assert!(status.success());
+        for _ in 0..100 {
+            sender.transmit(4170, |_| {}).unwrap();
+        }
+        sender.flush().unwrap();
+        assert_eq!(sender.in_flight(), 0);
+        assert_eq!(sender.counters().tx_device_drops, 102);
+        assert_eq!(link_counter(SENDER, "tx", "dropped"), 102);
+    });
+}
+
+#[test]
+#[ignore = "needs root: run by cargo xtask test"]
 fn waiting_ends_when_a_packet_comes_and_when_the_time_is_up() {
     in_lab(1500, &[], |lab| {
         let (mut sender, mut receiver) = lab.pair(|_| {});

@@ -122,6 +122,9 @@ fn receive(receiver: &mut Xsk, sending: &AtomicBool) -> (u64, u64) {
             last = Instant::now();
         } else if !sending.load(Ordering::Acquire) && last.elapsed() > QUIET {
             break;
+        } else {
+            // Leaves the core's other hardware thread to the sender.
+            std::hint::spin_loop();
         }
     }
     std::hint::black_box(first_bytes);

@@ -9,8 +9,8 @@
 //!   receive:  spare -> fill ring -> kernel -> RX ring -> closure -> spare
 //!   send:     free  -> closure   -> TX ring -> kernel -> completion ring -> free
 //! ```
-//! [`umem`] holds the memory and who owns what, [`ring`] the index arithmetic, [`socket`] the two paths above,
-//! [`open`] the set-up, [`stats`] the counters, [`baseline`] the yardstick for everything built on top.
+//! [`umem`] holds the memory and who owns what, `ring` the index arithmetic, `socket` the two paths above, `open` the
+//! set-up, `stats` the counters, `sys` what rustix lacks, [`baseline`] the yardstick for everything built on top.
 //!
 //! Follows `Documentation/networking/af_xdp.rst`, `net/xdp/xsk.c` and `include/uapi/linux/if_xdp.h` of the kernel.
 //!
@@ -22,8 +22,8 @@
 //! |---|---|---|---|---|---|
 //! | `xdp` 0.8.0 | receive only in name: the bind flag is defined but cannot be set | no ("barring kernel bugs") | no, `unsafe` calls | all | MIT or Apache-2.0, alive |
 //! | `xsk-rs` 0.11.0 | yes | no | no, copyable descriptors, `unsafe` calls | all | MIT, alive; builds the C libxdp and libbpf |
-//! | `xdpilone` 1.3.0 | no | no | no | all | EUPL-1.2: not for an MIT OR Apache-2.0 program |
-//! | `s2n-quic-xdp` 0.91.0 | flags defined, sender and receiver ignore them | no (debug only) | no | old three fields | Apache-2.0, alive; tied to s2n-quic's cores, ring flags read non-atomically |
+//! | `xdpilone` 1.3.0 | no | no | no, copyable descriptors | all | EUPL-1.2: not for an MIT OR Apache-2.0 program |
+//! | `s2n-quic-xdp` 0.91.0 | flags defined, sender and receiver ignore them | no (debug only) | no, copyable descriptors | all | Apache-2.0, alive; tied to s2n-quic's cores, ring flags read non-atomically |
 //!
 //! None raises the copy mode's send budget, none keeps a ledger of chunks. `rustix` has the socket options, addresses
 //! and constants of AF_XDP behind safe calls, so what is left to write is this: rings, ledger, two paths. Taken from

@@ -78,7 +78,6 @@ impl Kernel {
                 len,
                 options,
             })
-            .ok()
             .expect("room on the RX ring");
         self.rx.publish();
     }

@@ -54,8 +54,9 @@ pub struct XskCounters {
     /// Of those, how many left packets on the ring: budget used up, socket buffer or device queue full. They are sent
     /// later.
     pub tx_backpressure: u64,
-    /// Packets that the device's transmit function dropped (copy mode: `sendto` says EBUSY once per packet, for
-    /// `NET_XMIT_DROP` in `__xsk_generic_xmit`, kernel 6.6 or newer on veth). Those packets are lost.
+    /// Packets that the device dropped instead of sending (copy mode: the send call says EBUSY once for each, from
+    /// `NET_XMIT_DROP` in `__xsk_generic_xmit`). Those packets are lost. Seen with a veth without a qdisc whose peer
+    /// falls behind, a link without carrier, a frame longer than the MTU. Equals the link's `tx dropped` there.
     pub tx_device_drops: u64,
     /// System calls made because the driver asked for a wake-up after a refill.
     pub fill_kicks: u64,
