@@ -1,7 +1,6 @@
 //! The reaction point replays the reference simulator's event logs row by row (see `data/dcqcn/README.md`): only the times of
 //! the CNPs are fed in; every time, rate, target, alpha and stage must come out as printed there.
 
-use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rocexdp_proto::dcqcn::{Event, EventKind, Params, ReactionPoint};
@@ -9,20 +8,33 @@ use rocexdp_proto::time::{Rate, Timestamp};
 
 type Error = Box<dyn std::error::Error>;
 
-fn data(case: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("tests/data/dcqcn")
-        .join(case)
+/// One run of the simulator: its configuration and QP 0's event log.
+struct Case {
+    name: &'static str,
+    config: &'static str,
+    log: &'static str,
+}
+
+macro_rules! case {
+    ($name:literal) => {
+        Case {
+            name: $name,
+            config: include_str!(concat!("data/dcqcn/", $name, "/config.txt")),
+            log: include_str!(concat!("data/dcqcn/", $name, "/rp_events.csv")),
+        }
+    };
 }
 
 /// Parameters and link rate from a `config.txt` of the simulator.
-fn configuration(case: &str) -> Result<(Params, Rate), Error> {
-    let text = std::fs::read_to_string(data(case).join("config.txt"))?;
+fn configuration(case: &Case) -> Result<(Params, Rate), Error> {
     let value = |key: &str| -> Result<&str, Error> {
-        let line = text
+        let line = case
+            .config
             .lines()
             .find_map(|l| l.strip_prefix(key)?.strip_prefix(' '));
-        Ok(line.ok_or_else(|| format!("{case}: no {key}"))?.trim())
+        Ok(line
+            .ok_or_else(|| format!("{}: no {key}", case.name))?
+            .trim())
     };
     let micros =
         |key: &str| -> Result<Duration, Error> { Ok(Duration::from_micros(value(key)?.parse()?)) };
@@ -79,10 +91,9 @@ fn row(event: &Event) -> String {
 }
 
 /// Replays one log; returns how many rows were compared.
-fn replay(case: &str) -> Result<usize, Error> {
+fn replay(case: &Case) -> Result<usize, Error> {
     let (params, line) = configuration(case)?;
-    let log = std::fs::read_to_string(data(case).join("rp_events.csv"))?;
-    let expected: Vec<&str> = log.lines().skip(1).collect();
+    let expected: Vec<&str> = case.log.lines().skip(1).collect();
 
     let mut rp = ReactionPoint::with_trace(&params.rp, Some(line), Vec::new());
     let time = |row: &str| -> Result<Timestamp, Error> {
@@ -98,11 +109,12 @@ fn replay(case: &str) -> Result<usize, Error> {
     }
     rp.handle_timeout(time(expected.last().ok_or("empty log")?)?);
 
+    let name = case.name;
     let got: Vec<String> = rp.trace_mut().iter().map(row).collect();
     for (i, (got, expected)) in got.iter().zip(&expected).enumerate() {
-        assert_eq!(got, expected, "{case}, row {}", i + 2);
+        assert_eq!(got, expected, "{name}, row {}", i + 2);
     }
-    assert_eq!(got.len(), expected.len(), "{case}: number of rows");
+    assert_eq!(got.len(), expected.len(), "{name}: number of rows");
     Ok(got.len())
 }
 
@@ -110,12 +122,12 @@ fn replay(case: &str) -> Result<usize, Error> {
 fn every_row_of_the_reference_logs_comes_out_identical() -> Result<(), Error> {
     let mut rows = 0;
     for case in [
-        "mlx100_4to1",
-        "mlx100clampF5_4to1",
-        "paperT100_4to1",
-        "zhu40_4to1",
+        case!("mlx100_4to1"),
+        case!("mlx100clampF5_4to1"),
+        case!("paperT100_4to1"),
+        case!("zhu40_4to1"),
     ] {
-        rows += replay(case)?;
+        rows += replay(&case)?;
     }
     assert_eq!(rows, 12_681, "rows of the four logs together");
     Ok(())
