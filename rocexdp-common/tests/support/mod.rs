@@ -1,0 +1,5 @@
+//! What the tests of the parser, the verdict and the XDP program share.
+#![allow(dead_code, reason = "each test program uses a part")]
+
+pub mod model;
+pub mod packet;

@@ -1,0 +1,669 @@
+//! The whole program over plain memory: whose packet, what is refused, what is counted where.
+
+mod support;
+
+use rocexdp_common::{
+    maps::{
+        Count, KINDS, Kind, QpConfig, QpCounters, QueueCounters, REASON_ALL, REASON_NAMES, Reason,
+        local_addr,
+    },
+    opcode::{Opcode, rc},
+    verdict::{Action, Outcome},
+};
+use support::{
+    model::Model,
+    packet::{A4, A6, B4, B6, C4, Random, Spec},
+};
+
+const QPN: u32 = 0x80_0005;
+
+fn config() -> QpConfig {
+    QpConfig {
+        generation: 1,
+        qpn: QPN,
+        peer_qpn: 0x11,
+        owner: 0,
+        local_gid: B4.gid(),
+        peer_gid: A4.gid(),
+        resync: 0,
+        resync_request_psn: 0,
+        resync_response_psn: 0,
+        transport: 0,
+        path_mtu_log2: 10,
+        reserved: 0,
+    }
+}
+
+/// One RC QP at `B4`, its peer `A4`, a socket on queue 0.
+fn model() -> Model {
+    let mut m = Model::new(16, 2);
+    m.add(config());
+    m.addresses = vec![(B4.gid(), local_addr::EXCLUSIVE)];
+    m.sockets = vec![0];
+    m.now = 1000;
+    m
+}
+
+fn data(psn: u32) -> Spec {
+    Spec::new(rc::SEND_ONLY, QPN, psn).payload(64)
+}
+
+#[track_caller]
+fn expect(m: &mut Model, spec: &Spec, outcome: Outcome) {
+    assert_eq!(m.run(&spec.build()[..]), outcome);
+}
+
+#[test]
+fn a_data_packet_is_counted_and_redirected() {
+    let mut m = model();
+    expect(&mut m, &data(7), Outcome::Redirected);
+    m.now = 2000;
+    expect(&mut m, &data(8).tos(3), Outcome::Redirected);
+    let len = data(7).build().len() as u64;
+    let mut c = QpCounters::ZERO;
+    c.kinds[Kind::Send as usize] = Count {
+        packets: 2,
+        bytes: 2 * len,
+    };
+    c.ecn = [0, 0, 1, 1];
+    c.requests.expected_psn = 9;
+    c.requests.valid = 1;
+    c.redirected = 2;
+    (c.first_seen_ns, c.last_seen_ns, c.last_ce_ns) = (1000, 2000, 2000);
+    assert_eq!(*m.qp(5), c);
+    let books = QueueCounters {
+        frames: 2,
+        rocev2: 2,
+        redirected: 2,
+        ..Default::default()
+    };
+    assert_eq!(m.queue_counters[0], books);
+    assert_eq!(m.dirty[5], 1, "the CE mark is news for the engine");
+    assert_eq!(m.dirty.iter().map(|d| u32::from(*d)).sum::<u32>(), 1);
+    assert_eq!(Outcome::Redirected.action(), Action::Redirect);
+}
+
+#[test]
+fn queues_and_owners_have_entries_and_sockets_of_their_own() {
+    let mut m = model();
+    m.add(QpConfig {
+        owner: 3,
+        ..config()
+    });
+    m.queue = 1;
+    m.sockets = vec![7];
+    expect(&mut m, &data(7), Outcome::Redirected);
+    assert_eq!(m.counters[5 * 2 + 1].redirected, 1);
+    assert_eq!(
+        (m.queue_counters[1].redirected, m.queue_counters[0].frames),
+        (1, 0)
+    );
+    m.queue = 0;
+    expect(
+        &mut m,
+        &data(8),
+        Outcome::PassedRoce(Some(Reason::NoSocket)),
+    );
+    assert_eq!(m.counters[5 * 2].no_socket, 1);
+}
+
+#[test]
+fn a_queue_without_entries_passes_and_does_not_touch_the_next_slot() {
+    let mut m = model();
+    m.queue = 2;
+    expect(&mut m, &data(7), Outcome::PassedRoce(Some(Reason::MapFull)));
+    assert!(m.counters.iter().all(|c| *c == QpCounters::ZERO));
+    assert_eq!(m.queue_counters[2].reasons[Reason::MapFull as usize], 1);
+}
+
+#[test]
+fn without_a_socket_the_packet_is_counted_and_passed() {
+    let mut m = model();
+    m.sockets.clear();
+    expect(
+        &mut m,
+        &data(7),
+        Outcome::PassedRoce(Some(Reason::NoSocket)),
+    );
+    assert_eq!(
+        (
+            m.qp(5).no_socket,
+            m.qp(5).redirected,
+            m.qp(5).requests.expected_psn
+        ),
+        (1, 0, 8)
+    );
+}
+
+#[test]
+fn only_the_qps_own_address_and_its_peers_are_accepted() {
+    let mut m = model();
+    m.addresses.push((C4.gid(), local_addr::EXCLUSIVE));
+    expect(
+        &mut m,
+        &data(7).to(C4),
+        Outcome::Dropped(Reason::LocalAddress),
+    );
+    expect(
+        &mut m,
+        &data(7).from(C4),
+        Outcome::Dropped(Reason::PeerAddress),
+    );
+    expect(
+        &mut m,
+        &Spec::cnp(QPN).from(C4),
+        Outcome::Dropped(Reason::PeerAddress),
+    );
+    // An address that another stack uses as well: its QP may have the number.
+    m.addresses[1].1 = local_addr::SHARED;
+    expect(&mut m, &data(7).to(C4), Outcome::PassedRoce(None));
+    assert_eq!(m.flows.len(), 1);
+    assert_eq!(
+        *m.qp(5),
+        QpCounters::ZERO,
+        "a refused packet leaves no trace in the QP"
+    );
+    // A UD QP hears whoever speaks.
+    m.add(QpConfig {
+        transport: 3,
+        peer_gid: [0; 16],
+        ..config()
+    });
+    let ud = Spec::new(Opcode(0x64), QPN, 900)
+        .headers(&[0; 8])
+        .payload(4);
+    expect(&mut m, &ud.clone().from(C4), Outcome::Redirected);
+    expect(&mut m, &ud.from(A4), Outcome::Redirected);
+    assert_eq!(
+        m.qp(5).requests.valid,
+        0,
+        "UD packets have no common sequence"
+    );
+}
+
+#[test]
+fn an_unknown_qp_at_our_address_does_not_reach_the_kernel_unless_the_address_is_shared() {
+    let mut m = model();
+    // The same slot, another number; an empty slot.
+    for qpn in [0x80_0015, 0x80_0006, 1] {
+        expect(
+            &mut m,
+            &Spec::new(rc::SEND_ONLY, qpn, 1),
+            Outcome::Dropped(Reason::UnknownQpn),
+        );
+    }
+    m.addresses[0].1 = local_addr::SHARED;
+    expect(
+        &mut m,
+        &Spec::new(rc::SEND_ONLY, 17, 1),
+        Outcome::PassedRoce(None),
+    );
+    m.addresses[0].1 = local_addr::SHARED | local_addr::EXCLUSIVE;
+    expect(
+        &mut m,
+        &Spec::new(rc::SEND_ONLY, 17, 2),
+        Outcome::PassedRoce(None),
+    );
+    // On a shared address our own QPs are ours all the same.
+    expect(&mut m, &data(1), Outcome::Redirected);
+    assert_eq!(m.flows[0].1.counters.kinds[Kind::Send as usize].packets, 2);
+}
+
+#[test]
+fn a_free_slot_has_no_qp() {
+    let mut m = model();
+    m.configs[5].generation = 0;
+    expect(&mut m, &data(7), Outcome::Dropped(Reason::UnknownQpn));
+}
+
+#[test]
+fn another_transport_service_is_refused() {
+    let mut m = model();
+    for code in [0x24, 0x44, 0x64, 0xa4] {
+        let spec = Spec::new(Opcode(code), QPN, 1).headers(&[0; 12]).payload(4);
+        expect(&mut m, &spec, Outcome::Dropped(Reason::TransportMismatch));
+    }
+    m.add(QpConfig {
+        transport: 1,
+        ..config()
+    });
+    expect(
+        &mut m,
+        &data(1),
+        Outcome::Dropped(Reason::TransportMismatch),
+    );
+    expect(
+        &mut m,
+        &Spec::new(Opcode(0x24), QPN, 1),
+        Outcome::Redirected,
+    );
+    // Unreliable: what is missing stays missing, and the stream goes on.
+    expect(
+        &mut m,
+        &Spec::new(Opcode(0x24), QPN, 4),
+        Outcome::Redirected,
+    );
+    let t = m.qp(5).requests;
+    assert_eq!((t.expected_psn, t.gaps, t.missing), (5, 1, 2));
+}
+
+#[test]
+fn undefined_opcodes_are_refused_for_a_qp_and_counted_in_a_flow() {
+    let mut m = model();
+    for code in [0x15, 0x1f, 0x80, 0x82, 0xc0, 0xff] {
+        let spec = Spec::new(Opcode(code), QPN, 1).payload(8);
+        expect(&mut m, &spec, Outcome::Dropped(Reason::UnknownOpcode));
+        expect(
+            &mut m,
+            &spec.from(B4).to(A4),
+            Outcome::PassedRoce(Some(Reason::UnknownOpcode)),
+        );
+    }
+    assert_eq!(*m.qp(5), QpCounters::ZERO);
+    let c = &m.flows[0].1.counters;
+    assert_eq!(
+        (c.kinds[Kind::Other as usize].packets, c.requests.valid),
+        (6, 0)
+    );
+}
+
+#[test]
+fn a_cnp_ends_in_xdp_when_its_icrc_is_right() {
+    let mut m = model();
+    m.sockets.clear();
+    let cnp = Spec::cnp(QPN);
+    // As the standard has it; marked CE itself; BECN clear, priority-tagged, odd reserved bits, MigReq.
+    let mut variants = vec![
+        cnp.clone(),
+        cnp.clone().tos(3),
+        Spec {
+            tags: vec![(0x8100, 0xc000)],
+            ..cnp.clone()
+        },
+    ];
+    let mut odd = cnp.clone();
+    (
+        odd.bth.becn,
+        odd.bth.fecn,
+        odd.bth.mig_req,
+        odd.resv6a,
+        odd.sport,
+    ) = (false, true, true, 0x3f, 0xc00f);
+    variants.push(odd);
+    variants.push(Spec {
+        options: vec![1; 40],
+        ..cnp.clone()
+    });
+    variants.push(Spec {
+        padding: 6,
+        ..cnp.clone()
+    });
+    let mut bytes = 0;
+    for (i, spec) in variants.iter().enumerate() {
+        m.dirty[5] = 0;
+        m.now += 10;
+        expect(&mut m, spec, Outcome::Consumed);
+        bytes += spec.build().len() as u64;
+        let c = m.qp(5);
+        assert_eq!(
+            c.kinds[Kind::Cnp as usize],
+            Count {
+                packets: i as u64 + 1,
+                bytes
+            }
+        );
+        assert_eq!((c.last_cnp_ns, m.dirty[5]), (m.now, 1));
+    }
+    let c = *m.qp(5);
+    assert_eq!(
+        (c.ecn, c.last_ce_ns),
+        ([0; 4], 0),
+        "a CE mark on a CNP is not answered by a CNP"
+    );
+    assert_eq!((c.requests.valid, c.redirected, c.no_socket), (0, 0, 0));
+    assert_eq!(Outcome::Consumed.action(), Action::Drop);
+
+    // A wrong ICRC is counted, and nothing else.
+    m.dirty[5] = 0;
+    let mut bad = cnp.build();
+    *bad.last_mut().unwrap() ^= 1;
+    assert_eq!(m.run(&bad[..]), Outcome::Dropped(Reason::CnpIcrc));
+    assert_eq!(
+        *m.qp(5),
+        QpCounters {
+            cnp_bad_icrc: 1,
+            ..c
+        }
+    );
+    assert_eq!(m.dirty[5], 0);
+    // A wrong length.
+    for payload in [0, 12, 20, 64] {
+        expect(
+            &mut m,
+            &cnp.clone().payload(payload),
+            Outcome::Dropped(Reason::CnpMalformed),
+        );
+    }
+    m.add(QpConfig {
+        local_gid: B6.gid(),
+        peer_gid: A6.gid(),
+        ..config()
+    });
+    expect(&mut m, &cnp.clone().from(A6).to(B6), Outcome::Consumed);
+    let extended = Spec {
+        extensions: vec![(60, vec![0; 14])],
+        ..cnp.clone().from(A6).to(B6)
+    };
+    expect(&mut m, &extended, Outcome::Consumed);
+    let endless = Spec {
+        extensions: vec![(60, vec![0; 254])],
+        ..cnp.from(A6).to(B6)
+    };
+    expect(&mut m, &endless, Outcome::Dropped(Reason::CnpMalformed));
+}
+
+#[test]
+fn acknowledgements_are_told_apart_and_are_no_part_of_a_sequence() {
+    let mut m = model();
+    let syndromes = [
+        (0x00, Kind::Ack, None),
+        (0x05, Kind::Ack, None),
+        (0x1f, Kind::Ack, None),
+        (0x20, Kind::RnrNak, None),
+        (0x3f, Kind::RnrNak, None),
+        (0x60, Kind::Nak, Some(0)),
+        (0x61, Kind::Nak, Some(1)),
+        (0x62, Kind::Nak, Some(2)),
+        (0x63, Kind::Nak, Some(3)),
+        (0x64, Kind::Nak, Some(4)),
+        (0x7f, Kind::Nak, Some(4)),
+        (0x40, Kind::Other, None),
+        (0x5f, Kind::Other, None),
+        (0x80, Kind::Other, None),
+        (0xff, Kind::Other, None),
+    ];
+    let mut kinds = [0; KINDS];
+    let mut naks = [0; 5];
+    for (i, (syndrome, kind, nak)) in syndromes.into_iter().enumerate() {
+        // PSNs all over the place.
+        let psn = (i as u32 * 0x35_1234) & 0xff_ffff;
+        expect(
+            &mut m,
+            &Spec::ack(QPN, psn, syndrome, i as u32),
+            Outcome::Redirected,
+        );
+        kinds[kind as usize] += 1;
+        if let Some(code) = nak {
+            naks[code] += 1;
+        }
+        let c = m.qp(5);
+        assert_eq!(c.kinds.map(|k| k.packets), kinds, "{syndrome:#x}");
+        assert_eq!(c.naks, naks, "{syndrome:#x}");
+        if !matches!(kind, Kind::Other) {
+            assert_eq!((c.last_ack_psn, c.last_ack_msn), (psn, i as u32));
+        }
+    }
+    let atomic =
+        Spec::new(rc::ATOMIC_ACKNOWLEDGE, QPN, 77).headers(&[0, 0, 0, 9, 1, 2, 3, 4, 5, 6, 7, 8]);
+    expect(&mut m, &atomic, Outcome::Redirected);
+    let c = m.qp(5);
+    assert_eq!(
+        (
+            c.kinds[Kind::AtomicAck as usize].packets,
+            c.last_ack_psn,
+            c.last_ack_msn
+        ),
+        (1, 77, 9)
+    );
+    assert_eq!((c.requests.valid, c.responses.valid), (0, 0));
+}
+
+#[test]
+fn requests_and_responses_are_two_sequences() {
+    let mut m = model();
+    let response = |code: u8, psn| {
+        let headers: &[u8] = if code == 0x0e { &[] } else { &[0x1f, 0, 0, 1] };
+        Spec::new(Opcode(code), QPN, psn)
+            .headers(headers)
+            .payload(1024)
+    };
+    for spec in [
+        data(100),
+        response(0x0d, 900),
+        Spec::new(rc::READ_REQUEST, QPN, 101).reth(4097),
+        response(0x0e, 901),
+        data(106),
+        response(0x0f, 902),
+        Spec::ack(QPN, 50, 0x1f, 3),
+        Spec::new(rc::FETCH_ADD, QPN, 107).headers(&[0; 28]),
+        response(0x10, 950),
+    ] {
+        expect(&mut m, &spec, Outcome::Redirected);
+    }
+    let c = m.qp(5);
+    for t in [c.requests, c.responses] {
+        assert_eq!(
+            (t.out_of_sequence, t.gaps, t.missing, t.duplicates),
+            (0, 0, 0, 0)
+        );
+    }
+    assert_eq!(
+        (c.requests.expected_psn, c.responses.expected_psn),
+        (108, 951)
+    );
+    let packets = |kind: Kind| c.kinds[kind as usize].packets;
+    assert_eq!(
+        (
+            packets(Kind::ReadRequest),
+            packets(Kind::ReadResponse),
+            packets(Kind::Atomic)
+        ),
+        (1, 4, 1)
+    );
+}
+
+#[test]
+fn the_engine_resynchronises_a_tracker_that_a_corrupt_psn_derailed() {
+    let mut m = model();
+    m.add(QpConfig {
+        resync: 1,
+        resync_request_psn: 50,
+        resync_response_psn: 60,
+        ..config()
+    });
+    expect(&mut m, &data(50), Outcome::Redirected);
+    assert_eq!(
+        (
+            m.qp(5).requests.expected_psn,
+            m.qp(5).responses.expected_psn
+        ),
+        (51, 60)
+    );
+    assert_eq!(m.qp(5).resync_seen, 1);
+    // The expected PSN was taken by a packet that the ICRC check throws away: the real one seems a duplicate.
+    expect(&mut m, &data(51), Outcome::Redirected);
+    expect(&mut m, &data(51), Outcome::Redirected);
+    assert_eq!(m.qp(5).requests.duplicates, 1);
+    m.add(QpConfig {
+        resync: 2,
+        resync_request_psn: 0xff_ffff,
+        ..config()
+    });
+    expect(&mut m, &data(0xff_ffff), Outcome::Redirected);
+    expect(&mut m, &data(0), Outcome::Redirected);
+    let t = m.qp(5).requests;
+    assert_eq!((t.expected_psn, t.out_of_sequence, t.duplicates), (1, 0, 1));
+}
+
+#[test]
+fn a_foreign_flow_is_counted_with_its_path_mtu_inferred_and_passed() {
+    let mut m = model();
+    let send = |code: u8, psn, len| {
+        Spec::new(Opcode(code), 0x22, psn)
+            .payload(len)
+            .from(C4)
+            .to(A4)
+    };
+    let read = |psn| {
+        Spec::new(rc::READ_REQUEST, 0x22, psn)
+            .reth(10_000)
+            .from(C4)
+            .to(A4)
+    };
+    for spec in [
+        read(5),
+        send(4, 20, 3),
+        send(0, 21, 1024),
+        send(1, 22, 1024),
+        send(2, 23, 9),
+        read(24),
+        send(4, 34, 0),
+    ] {
+        expect(&mut m, &spec, Outcome::PassedRoce(None));
+    }
+    let (key, flow) = m.flows[0];
+    assert_eq!((key.src, key.dst, key.dest_qpn), (C4.gid(), A4.gid(), 0x22));
+    assert_eq!(flow.path_mtu, 1024);
+    let t = flow.counters.requests;
+    assert_eq!((t.expected_psn, t.gaps, t.duplicates), (35, 0, 0));
+    // A gap is jumped over; a CNP counts unseen (its ICRC is its receiver's to check); CE counts.
+    expect(&mut m, &send(4, 40, 0).tos(3), Outcome::PassedRoce(None));
+    expect(
+        &mut m,
+        &Spec::cnp(0x22).from(C4).to(A4),
+        Outcome::PassedRoce(None),
+    );
+    let flow = m.flows[0].1;
+    let t = flow.counters.requests;
+    assert_eq!(
+        (t.expected_psn, t.gaps, t.missing, t.out_of_sequence),
+        (41, 1, 5, 1)
+    );
+    assert_eq!(
+        (
+            flow.counters.ecn[3],
+            flow.counters.kinds[Kind::Cnp as usize].packets
+        ),
+        (1, 1)
+    );
+    assert!(
+        m.dirty.iter().all(|d| *d == 0),
+        "no engine waits for news of it"
+    );
+    // Another destination QP is another flow; so is the other direction.
+    expect(
+        &mut m,
+        &Spec::new(rc::SEND_ONLY, 0x23, 0).from(C4).to(A4),
+        Outcome::PassedRoce(None),
+    );
+    expect(
+        &mut m,
+        &Spec::ack(0x22, 0, 0, 0).from(A4).to(C4),
+        Outcome::PassedRoce(None),
+    );
+    assert_eq!((m.flows.len(), m.queue_counters[0].flow_inserts), (3, 3));
+    // Payloads that are no path MTU teach nothing.
+    expect(&mut m, &send(0, 41, 1500), Outcome::PassedRoce(None));
+    assert_eq!(m.flows[0].1.path_mtu, 1024);
+}
+
+#[test]
+fn malformed_packets_pass_each_with_its_reason() {
+    let mut m = model();
+    let mut version = data(1);
+    version.bth.version = 1;
+    expect(
+        &mut m,
+        &version,
+        Outcome::PassedRoce(Some(Reason::BthVersion)),
+    );
+    let mut fragment = data(1).build();
+    fragment[20] |= 0x20;
+    assert_eq!(
+        m.run(&fragment[..]),
+        Outcome::PassedOther(Some(Reason::Ipv4Fragment))
+    );
+    assert_eq!(
+        m.run(&fragment[..9]),
+        Outcome::PassedOther(Some(Reason::EthTruncated))
+    );
+    let mut arp = data(1).build();
+    arp[13] = 6;
+    assert_eq!(m.run(&arp[..]), Outcome::PassedOther(None));
+    let q = m.queue_counters[0];
+    assert_eq!(
+        (q.frames, q.rocev2, q.passed_rocev2, q.passed_other),
+        (4, 1, 1, 3)
+    );
+    assert_eq!(q.reasons.iter().sum::<u64>(), 3);
+}
+
+#[test]
+fn reasons_have_names_and_an_order() {
+    assert_eq!(REASON_NAMES.len(), REASON_ALL.len());
+    for (i, reason) in REASON_ALL.iter().enumerate() {
+        assert_eq!(*reason as usize, i);
+    }
+    let rocev2 = REASON_ALL.iter().filter(|r| r.is_rocev2()).count();
+    assert_eq!(rocev2, REASON_ALL.len() - 10);
+    assert!(!Reason::UdpTruncated.is_rocev2() && Reason::UdpLength.is_rocev2());
+}
+
+#[test]
+fn the_books_balance_whatever_arrives() {
+    let mut random = Random(42);
+    let mut m = model();
+    m.addresses.push((C4.gid(), local_addr::SHARED));
+    let mut outcomes = [0u64; 5];
+    for _ in 0..50_000 {
+        m.queue = random.below(4).min(2) as u32;
+        m.now += 1;
+        let mut spec = Spec::new(
+            Opcode(random.next() as u8 & 0x1f),
+            QPN,
+            random.below(40) as u32,
+        )
+        .headers(&vec![random.next() as u8; [0, 4, 16, 28][random.below(4)]])
+        .payload(random.below(40))
+        .tos(random.next() as u8);
+        if random.chance(3) {
+            spec = Spec::cnp(QPN);
+        }
+        spec.src = [A4, A4, A4, C4][random.below(4)];
+        spec.dst = [B4, B4, B4, C4, A4][random.below(5)];
+        let mut frame = spec.build();
+        if random.chance(3) {
+            let at = random.below(frame.len());
+            frame[at] = random.next() as u8;
+        }
+        outcomes[match m.run(&frame[..]) {
+            Outcome::Redirected => 0,
+            Outcome::Consumed => 1,
+            Outcome::Dropped(_) => 2,
+            Outcome::PassedRoce(_) => 3,
+            Outcome::PassedOther(_) => 4,
+        }] += 1;
+    }
+    assert!(
+        outcomes.iter().all(|n| *n > 500),
+        "every outcome is met: {outcomes:?}"
+    );
+    let mut dropped_by_reason = 0;
+    for (queue, q) in m.queue_counters.iter().enumerate() {
+        let sum = q.redirected + q.consumed + q.dropped + q.passed_rocev2 + q.passed_other;
+        assert_eq!(q.frames, sum);
+        assert_eq!(q.rocev2, sum - q.passed_other);
+        dropped_by_reason += q.dropped;
+        if queue < 2 {
+            let c = &m.counters[5 * 2 + queue];
+            let kinds: u64 = c.kinds.iter().map(|k| k.packets).sum();
+            let cnps = c.kinds[Kind::Cnp as usize].packets;
+            assert_eq!(kinds, c.redirected + c.no_socket + cnps);
+            assert_eq!((q.redirected, q.consumed), (c.redirected, cnps));
+            assert_eq!(q.reasons[Reason::NoSocket as usize], c.no_socket);
+            assert_eq!(q.reasons[Reason::CnpIcrc as usize], c.cnp_bad_icrc);
+            assert_eq!(c.ecn.iter().sum::<u64>(), kinds - cnps);
+        }
+    }
+    assert_eq!(dropped_by_reason, outcomes[2]);
+}
