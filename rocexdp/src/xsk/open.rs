@@ -80,7 +80,7 @@ impl XskConfig {
             ifname: ifname.into(),
             ifindex,
             queue,
-            rx_size: 2048,
+            rx_size: 4096,
             tx_size: 2048,
             fill_size: 4096,
             comp_size: 4096,
