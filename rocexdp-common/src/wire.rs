@@ -20,6 +20,8 @@ pub const WIRE_PROGRAM: &str = "wire";
 pub struct WireConfig {
     /// The faults of what enters each port.
     pub faults: [Faults; 2],
+    /// What [`WireCounters::packets`] of each port was when the faults were set: packet number 0 of their decisions.
+    pub base: [u64; 2],
     /// The interface index of each port.
     pub ports: [u32; 2],
     /// 1 hands all frames to the sockets in [`WIRE_SOCKETS`]; 0 forwards in XDP.

@@ -7,7 +7,7 @@
 
 use std::{
     fs, io,
-    os::fd::{AsFd, OwnedFd},
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
     os::unix::process::CommandExt,
     path::{Path, PathBuf},
     process::Command,
@@ -207,6 +207,12 @@ impl NetNs {
         // SAFETY: between fork and exec the closure makes one system call and allocates nothing.
         unsafe { command.pre_exec(enter) };
         Ok(())
+    }
+}
+
+impl AsFd for NetNs {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
     }
 }
 

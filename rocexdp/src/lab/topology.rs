@@ -1,0 +1,309 @@
+//! The lab's namespaces and links: made, looked at, removed.
+//!
+//! Two hosts, each with one interface `eth0`, and a wire between with a port for each, `a` and `b`. What is set on the
+//! links is what a redirecting XDP program in the middle needs:
+//! - hosts fill checksums in themselves and don't leave segmentation to the device: a redirected frame loses the note
+//!   that its checksum is still missing (drivers/net/veth.c turns the skb into an XDP frame);
+//! - VLAN tags are in the frame, not beside it;
+//! - GRO on the hosts' side makes veth run NAPI there, without which a frame redirected to it is lost
+//!   (drivers/net/veth.c, `veth_xdp_xmit`);
+//! - a `pfifo` queue makes veth hold the sender back when the other end's ring is full, where
+//!   without a queueing discipline it drops (drivers/net/veth.c, `veth_xmit`, since Linux 6.16).
+//!
+//! With a VLAN the hosts' addresses are on a VLAN device `eth0.ID`, whose tags the kernel adds and removes; rocexdp
+//! attaches to the parent `eth0`, sees the tags and adds its own.
+
+use std::{
+    fs, io,
+    net::IpAddr,
+    os::fd::{AsFd, AsRawFd},
+};
+
+use netlink_packet_core::{DefaultNla, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE};
+use netlink_packet_route::{
+    AddressFamily, RouteNetlinkMessage as Message,
+    address::{AddressAttribute, AddressFlags, AddressMessage},
+    link::{
+        InfoData, InfoKind, InfoVeth, InfoVlan, LinkAttribute, LinkFlags, LinkInfo, LinkMessage,
+    },
+    tc::{TcAttribute, TcHandle, TcMessage},
+};
+
+use super::{Error, Host, LabConfig};
+use crate::{
+    net::{IfIndex, Link, Mac, netlink::Socket},
+    sys::{
+        ethtool::{self, Offload},
+        netns::NetNs,
+    },
+};
+
+/// The interface of a host.
+pub const HOST_INTERFACE: &str = "eth0";
+/// Packets that a host's `pfifo` queue holds, as many as a NIC's transmit ring.
+const QUEUE_PACKETS: u32 = 1024;
+const TCA_OPTIONS: u16 = 2;
+
+/// The three namespaces.
+#[derive(Debug)]
+pub struct Topology {
+    /// The hosts, a and b.
+    pub hosts: [NetNs; 2],
+    /// The wire.
+    pub wire: NetNs,
+    /// The wire's ports, towards a and b.
+    pub ports: [IfIndex; 2],
+    /// Whether the hosts have IPv6 addresses: a kernel without IPv6 is no obstacle.
+    pub ipv6: bool,
+}
+
+impl Topology {
+    /// Makes all of it, or nothing.
+    ///
+    /// # Errors
+    /// The name is in use, a right is missing, or a step failed: it is named.
+    pub fn create(config: &LabConfig) -> Result<Self, Error> {
+        let existing = NetNs::names(&format!("{}-", config.name))
+            .map_err(Error::step("listing namespaces"))?;
+        if namespaces(&config.name)
+            .iter()
+            .any(|name| existing.contains(name))
+        {
+            return Err(Error::Exists(config.name.clone()));
+        }
+        Self::build(config).inspect_err(|_| {
+            // The first error is the one to report.
+            let _ = remove(&config.name);
+        })
+    }
+
+    fn build(config: &LabConfig) -> Result<Self, Error> {
+        let [a, b, wire] = namespaces(&config.name);
+        let make = |name: &str| NetNs::create(name).map_err(Error::step("creating a namespace"));
+        let (wire, hosts) = (make(&wire)?, [make(&a)?, make(&b)?]);
+        let fds = [hosts[0].as_fd().as_raw_fd(), hosts[1].as_fd().as_raw_fd()];
+        let ports = wire
+            .run(|| -> Result<_, Error> {
+                silence_ipv6();
+                let mut ports = [IfIndex(0); 2];
+                for host in [Host::A, Host::B] {
+                    create_pair(host, fds[host.index()], config.mtu)
+                        .map_err(Error::step("creating a veth pair"))?;
+                    let link = Link::by_name(host.port())?;
+                    if config.qdisc {
+                        // For what the userspace wire sends: a redirect passes a queueing discipline by.
+                        add_pfifo(link.index).map_err(Error::step("adding a pfifo queue"))?;
+                    }
+                    set_up(link.index).map_err(Error::step("setting a port of the wire up"))?;
+                    ports[host.index()] = link.index;
+                }
+                Ok(ports)
+            })
+            .map_err(Error::step("entering the wire's namespace"))??;
+        let mut ipv6 = true;
+        for host in [Host::A, Host::B] {
+            ipv6 &= hosts[host.index()]
+                .run(|| configure_host(host, config))
+                .map_err(Error::step("entering a host's namespace"))??;
+        }
+        Ok(Self {
+            hosts,
+            wire,
+            ports,
+            ipv6,
+        })
+    }
+}
+
+/// The names of a lab's namespaces: host a, host b, wire.
+pub fn namespaces(lab: &str) -> [String; 3] {
+    [
+        format!("{lab}-a"),
+        format!("{lab}-b"),
+        format!("{lab}-wire"),
+    ]
+}
+
+/// Removes what exists of a lab: links first, so that they go even when a process lives on in a namespace. Returns the
+/// namespaces removed.
+///
+/// # Errors
+/// The first thing that could not be removed; the rest is still tried.
+pub fn remove(lab: &str) -> io::Result<Vec<String>> {
+    let mut removed = Vec::new();
+    let mut first_error = Ok(());
+    for name in namespaces(lab) {
+        let namespace = match NetNs::open(&name) {
+            Ok(namespace) => namespace,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            Err(error) => {
+                first_error = first_error.and(Err(error));
+                continue;
+            }
+        };
+        // A name whose namespace was never mounted can't be entered.
+        let _ = namespace.run(|| {
+            for link in Link::all().unwrap_or_default() {
+                if link.kind.as_deref() == Some("veth") {
+                    // It may be gone with its peer already.
+                    let _ = delete(link.index);
+                }
+            }
+        });
+        drop(namespace);
+        match NetNs::delete(&name) {
+            Ok(()) => removed.push(name),
+            Err(error) => first_error = first_error.and(Err(error)),
+        }
+    }
+    first_error.map(|()| removed)
+}
+
+/// The wire's ports must not talk themselves. A kernel without IPv6 has no such switch.
+fn silence_ipv6() {
+    for which in ["default", "all"] {
+        let _ = fs::write(format!("/proc/sys/net/ipv6/conf/{which}/disable_ipv6"), "1");
+    }
+}
+
+fn end(name: &str, mac: Mac, mtu: u32) -> LinkMessage {
+    let mut message = LinkMessage::default();
+    message.attributes = vec![
+        LinkAttribute::IfName(name.to_owned()),
+        LinkAttribute::Address(mac.0.to_vec()),
+        LinkAttribute::Mtu(mtu),
+        LinkAttribute::NumTxQueues(1),
+        LinkAttribute::NumRxQueues(1),
+    ];
+    message
+}
+
+fn create_pair(host: Host, host_fd: i32, mtu: u32) -> io::Result<()> {
+    let mut peer = end(HOST_INTERFACE, host.mac(), mtu);
+    peer.attributes.push(LinkAttribute::NetNsFd(host_fd));
+    let [a, b, c, d, _, last] = host.mac().0;
+    let mut link = end(host.port(), Mac([a, b, c, d, 0xff, last]), mtu);
+    link.attributes.push(LinkAttribute::LinkInfo(vec![
+        LinkInfo::Kind(InfoKind::Veth),
+        LinkInfo::Data(InfoData::Veth(InfoVeth::Peer(peer))),
+    ]));
+    Socket::route(0)?.request(Message::NewLink(link), NLM_F_CREATE | NLM_F_EXCL)?;
+    Ok(())
+}
+
+fn set_up(index: IfIndex) -> io::Result<()> {
+    let mut message = LinkMessage::default();
+    message.header.index = index.0;
+    message.header.flags = LinkFlags::Up;
+    message.header.change_mask = LinkFlags::Up;
+    Socket::route(0)?.request(Message::SetLink(message), 0)?;
+    Ok(())
+}
+
+fn delete(index: IfIndex) -> io::Result<()> {
+    let mut message = LinkMessage::default();
+    message.header.index = index.0;
+    Socket::route(0)?.request(Message::DelLink(message), 0)?;
+    Ok(())
+}
+
+/// Returns whether the host has an IPv6 address.
+fn configure_host(host: Host, config: &LabConfig) -> Result<bool, Error> {
+    let loopback = Link::by_name("lo")?;
+    set_up(loopback.index).map_err(Error::step("setting lo up"))?;
+    let link = Link::by_name(HOST_INTERFACE)?;
+    for (offload, on) in [
+        (Offload::TxChecksum, false),
+        (Offload::Tso, false),
+        (Offload::Vlan, false),
+        (Offload::Gro, true),
+    ] {
+        ethtool::set_offload(HOST_INTERFACE, offload, on)
+            .map_err(Error::step("setting offloads (ethtool -K)"))?;
+    }
+    if config.qdisc {
+        add_pfifo(link.index).map_err(Error::step("adding a pfifo queue"))?;
+    }
+    set_up(link.index).map_err(Error::step("setting a host's interface up"))?;
+    let addressed = match config.vlan {
+        None => link.index,
+        Some(id) => {
+            let name = format!("{HOST_INTERFACE}.{id}");
+            add_vlan(&name, link.index, id).map_err(Error::step("creating a VLAN device"))?;
+            let vlan = Link::by_name(&name)?;
+            set_up(vlan.index).map_err(Error::step("setting a VLAN device up"))?;
+            vlan.index
+        }
+    };
+    let [ipv4, ipv6] = host.addresses();
+    add_address(addressed, ipv4, 24).map_err(Error::step("adding an IPv4 address"))?;
+    match add_address(addressed, ipv6, 64) {
+        Ok(()) => Ok(true),
+        // IPv6 is not built in, or disabled.
+        Err(error)
+            if matches!(
+                error.raw_os_error(),
+                Some(libc::EAFNOSUPPORT | libc::EOPNOTSUPP | libc::EACCES | libc::EPERM)
+            ) =>
+        {
+            Ok(false)
+        }
+        Err(error) => Err(Error::Step("adding an IPv6 address", error)),
+    }
+}
+
+fn add_vlan(name: &str, parent: IfIndex, id: u16) -> io::Result<()> {
+    let mut message = LinkMessage::default();
+    message.attributes = vec![
+        LinkAttribute::IfName(name.to_owned()),
+        LinkAttribute::Link(parent.0),
+        LinkAttribute::LinkInfo(vec![
+            LinkInfo::Kind(InfoKind::Vlan),
+            LinkInfo::Data(InfoData::Vlan(vec![InfoVlan::Id(id)])),
+        ]),
+    ];
+    Socket::route(0)?.request(Message::NewLink(message), NLM_F_CREATE | NLM_F_EXCL)?;
+    Ok(())
+}
+
+fn add_address(index: IfIndex, address: IpAddr, prefix: u8) -> io::Result<()> {
+    let mut message = AddressMessage::default();
+    message.header.family = if address.is_ipv4() {
+        AddressFamily::Inet
+    } else {
+        AddressFamily::Inet6
+    };
+    message.header.prefix_len = prefix;
+    message.header.index = index.0;
+    message.attributes = vec![
+        AddressAttribute::Local(address),
+        AddressAttribute::Address(address),
+    ];
+    if address.is_ipv6() {
+        // Usable at once: no duplicate address detection.
+        message
+            .attributes
+            .push(AddressAttribute::Flags(AddressFlags::Nodad));
+    }
+    Socket::route(0)?.request(Message::NewAddress(message), NLM_F_CREATE | NLM_F_EXCL)?;
+    Ok(())
+}
+
+fn add_pfifo(index: IfIndex) -> io::Result<()> {
+    let mut message = TcMessage::default();
+    message.header.index = i32::try_from(index.0).map_err(io::Error::other)?;
+    message.header.parent = TcHandle::ROOT;
+    message.attributes = vec![
+        TcAttribute::Kind("pfifo".to_owned()),
+        // struct tc_fifo_qopt
+        TcAttribute::Other(DefaultNla::new(
+            TCA_OPTIONS,
+            QUEUE_PACKETS.to_ne_bytes().to_vec(),
+        )),
+    ];
+    Socket::route(0)?.request(
+        Message::NewQueueDiscipline(message),
+        NLM_F_CREATE | NLM_F_REPLACE,
+    )?;
+    Ok(())
+}
