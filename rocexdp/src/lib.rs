@@ -6,6 +6,7 @@
 
 pub mod control;
 pub mod engine;
+pub mod lab;
 pub mod loader;
 pub mod maps;
 pub mod mem;
