@@ -7,10 +7,11 @@ use core::time::Duration;
 
 use common::{LONG, pattern, send_wr, stats, target, write_op};
 use rocexdp_common::fault::{Faults, Share};
-use rocexdp_common::opcode::CNP;
+use rocexdp_common::opcode::{CNP, rc};
 use rocexdp_proto::dcqcn::{ReactionPoint, RpParams};
 use rocexdp_proto::ids::PathMtu;
 use rocexdp_proto::time::{Rate, Timestamp};
+use rocexdp_proto::verbs::SendOp;
 use rocexdp_proto::{CongestionSignal, Endpoint};
 use rocexdp_sim::pair::{Bytes, Fate, Pair, PairConfig, QPNS};
 
@@ -256,8 +257,53 @@ fn the_pacer_holds_the_rate_also_when_sending_again() {
         "{seen} instead of {held}"
     );
     assert!(stats(&pair, 0).retransmitted_packets > 30);
-    let acks = pair.sent.iter().filter(|s| s.end == 1).count();
-    assert!(acks > 100, "acknowledgements are not paced");
+}
+
+#[test]
+fn acknowledgements_and_cnps_are_not_paced() {
+    let mut config = config(Share::NEVER);
+    config.endpoint[0].rp.rpg_max_rate = Rate::from_mbps(1);
+    let mut pair = Pair::new(&config);
+    write(&mut pair, 1, 1 << 20);
+    pair.run(Duration::from_micros(50));
+    let now = pair.now();
+    for (end, qpn) in pair.ends.iter_mut().zip(QPNS) {
+        let signal = CongestionSignal {
+            ce_marks: 0,
+            cnps: 1,
+        };
+        end.endpoint.handle_congestion(now, qpn, signal);
+    }
+    pair.run(Duration::from_millis(1));
+    pair.capture();
+    let inbox = Bytes::filled(100, 0);
+    pair.post_recv(0, common::recv_wr(1, &inbox, 100)).unwrap();
+    pair.post_send(
+        1,
+        send_wr(9, SendOp::Send, &Bytes::of(pattern(100, 1)), 100),
+    )
+    .unwrap();
+    let now = pair.now();
+    pair.ends[0].endpoint.handle_congestion(
+        now,
+        QPNS[0],
+        CongestionSignal {
+            ce_marks: 1,
+            cnps: 0,
+        },
+    );
+    pair.run(Duration::from_micros(20));
+    let left: Vec<_> = pair
+        .sent
+        .iter()
+        .filter(|s| s.end == 0)
+        .map(|s| s.bth.opcode)
+        .collect();
+    assert_eq!(
+        left,
+        [CNP, rc::ACKNOWLEDGE],
+        "a request of 8 ms at 1 Mb/s is not due"
+    );
 }
 
 #[test]

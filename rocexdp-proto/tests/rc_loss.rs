@@ -41,12 +41,12 @@ fn exchange(config: &PairConfig, messages: u64) -> u64 {
     let size = |n: u64| [0usize, 1, 255, 256, 257, 700, 5_000, 20_000][(n % 8) as usize];
     let (memory, region) = target(&mut pair, 20_000 * messages as usize);
     let mut inboxes: [Vec<_>; 2] = [Vec::new(), Vec::new()];
-    for end in 0..2usize {
+    for (end, inboxes) in inboxes.iter_mut().enumerate() {
         for n in 0..messages {
             let inbox = Bytes::filled(20_000, 0);
             pair.post_recv(end, recv_wr(1_000 + n, &inbox, 20_000))
                 .unwrap();
-            inboxes[end].push(inbox);
+            inboxes.push(inbox);
         }
     }
     for n in 0..messages {
@@ -85,7 +85,7 @@ fn exchange(config: &PairConfig, messages: u64) -> u64 {
     }
     pair.run(LONG);
 
-    for end in 0..2usize {
+    for (end, inboxes) in inboxes.iter().enumerate() {
         let (mut sent, mut received) = (0, 0);
         let all = pair.completions(end);
         for c in all {
@@ -104,7 +104,7 @@ fn exchange(config: &PairConfig, messages: u64) -> u64 {
         }
         assert_eq!(sent, messages, "{what}");
         let from = 1 - end;
-        let mut inbox = inboxes[end].iter();
+        let mut inbox = inboxes.iter();
         for n in 0..messages {
             let data = pattern(size(n), n + 100 * from as u64);
             let written = from == 0 && n % 3 != 2;

@@ -7,14 +7,14 @@
 //! Must not: know what a test is about.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use rocexdp_common::fault::Faults;
 use rocexdp_common::headers::Bth;
 use rocexdp_proto::drive::{FrameIo, step};
 use rocexdp_proto::ids::{PathMtu, Psn, Qpn, gid_from_ipv4};
-use rocexdp_proto::mem::{Access, Memory, MemoryFault};
+use rocexdp_proto::mem::Access;
 use rocexdp_proto::time::{Rate, Timestamp};
 use rocexdp_proto::verbs::{CompletionQueue, Cqe, PostError, RecvWr, SendWr};
 use rocexdp_proto::wire::{Frags, Head, Packet, Path, RxMeta};
@@ -22,6 +22,7 @@ use rocexdp_proto::{
     CreateQp, Endpoint, EndpointConfig, Event, QpHandle, QpTransition, RtrAttr, RtsAttr, Transport,
 };
 
+pub use crate::memory::{Bytes, NoBytes};
 use crate::wire::Wire;
 
 /// Frames that an end receives, or sends, in one step.
@@ -29,65 +30,6 @@ const BUDGET: usize = 64;
 
 /// The QPs of the two ends.
 pub const QPNS: [Qpn; 2] = [Qpn::new(0x80_0011), Qpn::new(0x80_0022)];
-
-/// Memory with bytes, for tests and models.
-pub struct Bytes(Mutex<Vec<u8>>);
-
-impl Bytes {
-    /// `len` bytes, all `fill`.
-    #[must_use]
-    pub fn filled(len: usize, fill: u8) -> Arc<Self> {
-        Arc::new(Self(Mutex::new(vec![fill; len])))
-    }
-
-    /// These bytes.
-    #[must_use]
-    pub fn of(bytes: Vec<u8>) -> Arc<Self> {
-        Arc::new(Self(Mutex::new(bytes)))
-    }
-
-    /// A copy of what is there now.
-    #[must_use]
-    pub fn copy(&self) -> Vec<u8> {
-        self.0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
-    }
-
-    /// Takes the memory away: from now on it has no bytes, and accesses fault.
-    pub fn take_away(&self) {
-        self.0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clear();
-    }
-}
-
-impl Memory for Bytes {
-    fn len(&self) -> u64 {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).len() as u64
-    }
-
-    fn read(&self, offset: u64, dst: &mut [u8]) -> Result<(), MemoryFault> {
-        let bytes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let start = usize::try_from(offset).map_err(|_| MemoryFault)?;
-        let end = start.checked_add(dst.len()).ok_or(MemoryFault)?;
-        dst.copy_from_slice(bytes.get(start..end).ok_or(MemoryFault)?);
-        Ok(())
-    }
-
-    fn write(&self, offset: u64, src: &[u8]) -> Result<(), MemoryFault> {
-        let mut bytes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let start = usize::try_from(offset).map_err(|_| MemoryFault)?;
-        let end = start.checked_add(src.len()).ok_or(MemoryFault)?;
-        bytes
-            .get_mut(start..end)
-            .ok_or(MemoryFault)?
-            .copy_from_slice(src);
-        Ok(())
-    }
-}
 
 /// What a script does to one frame. The frame may be changed, too.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -172,7 +172,7 @@ impl Qp {
 
     /// True once, when the peer's first packet has come.
     pub(crate) fn take_established(&mut self) -> bool {
-        self.state == QpState::Rtr && !core::mem::replace(&mut self.silent, false)
+        self.state == QpState::Rtr && core::mem::replace(&mut self.silent, false)
     }
 
     /// A request of the peer; a packet that has passed all checks that need no transport.

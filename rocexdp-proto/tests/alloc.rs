@@ -1,0 +1,263 @@
+//! In steady state nothing is allocated: not per packet, not per message, not under loss or pacing, at neither end.
+//!
+//! The allocator counts; the harness has its frames beforehand.
+
+mod common;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::sync::Arc;
+
+use rocexdp_proto::drive::{FrameIo, step};
+use rocexdp_proto::ids::{PathMtu, Psn, WrId, gid_from_ipv4};
+use rocexdp_proto::mem::Access;
+use rocexdp_proto::time::{Rate, Timestamp};
+use rocexdp_proto::verbs::{CompletionQueue, RecvWr, Segment, SendOp, SendWr, Status};
+use rocexdp_proto::wire::{Frags, Path, RxMeta};
+use rocexdp_proto::{
+    CongestionSignal, CreateQp, Endpoint, EndpointConfig, QpHandle, QpTransition, RtrAttr, RtsAttr,
+    Transport,
+};
+use rocexdp_sim::memory::NoBytes;
+use rocexdp_sim::pair::QPNS;
+
+thread_local! {
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+}
+
+struct Counting;
+
+// SAFETY: every call goes to the system's allocator unchanged; the count touches no memory of it.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.with(|n| n.set(n.get() + 1));
+        // SAFETY: the caller's contract is passed on.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
+        // SAFETY: the caller's contract is passed on.
+        unsafe { System.dealloc(ptr, layout) }
+    }
+
+    unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        ALLOCATIONS.with(|n| n.set(n.get() + 1));
+        // SAFETY: the caller's contract is passed on.
+        unsafe { System.realloc(ptr, layout, size) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// A ring of frames from one end to the other.
+struct Ring {
+    frames: Vec<(usize, [u8; 4400])>,
+    head: usize,
+    tail: usize,
+}
+
+impl Ring {
+    fn new() -> Self {
+        Self {
+            frames: vec![(0, [0; 4400]); 256],
+            head: 0,
+            tail: 0,
+        }
+    }
+}
+
+/// An end's view of two rings; every `lose`-th frame sent is lost.
+struct Io<'a> {
+    rx: &'a mut Ring,
+    tx: &'a mut Ring,
+    sent: &'a mut u64,
+    lose: u64,
+}
+
+impl FrameIo for Io<'_> {
+    fn receive(&mut self, budget: usize, sink: &mut dyn FnMut(&RxMeta, Frags<'_>)) -> usize {
+        let mut n = 0;
+        while n < budget && self.rx.tail != self.rx.head {
+            let (len, frame) = &self.rx.frames[self.rx.tail % 256];
+            let (a, b) = frame[..*len].split_at((*len).min(2000));
+            sink(&RxMeta::default(), &[a, b]);
+            self.rx.tail += 1;
+            n += 1;
+        }
+        n
+    }
+
+    fn tx_room(&mut self) -> bool {
+        self.tx.head - self.tx.tail < 256
+    }
+
+    fn transmit(&mut self, len: usize, fill: &mut dyn FnMut(&mut [&mut [u8]])) {
+        let (stored, frame) = &mut self.tx.frames[self.tx.head % 256];
+        *stored = len;
+        let (a, b) = frame[..len].split_at_mut(len.min(3000));
+        fill(&mut [a, b]);
+        *self.sent += 1;
+        if self.lose == 0 || !self.sent.is_multiple_of(self.lose) {
+            self.tx.head += 1;
+        }
+    }
+
+    fn flush(&mut self) {}
+}
+
+fn connected(end: usize, cq: &Arc<CompletionQueue>) -> (Endpoint, QpHandle) {
+    let config = EndpointConfig {
+        line_rate: Some(Rate::from_gbps(100)),
+        ..EndpointConfig::default()
+    };
+    let mut ep = Endpoint::new(config, end as u64);
+    let (send_cq, recv_cq) = (cq.clone(), cq.clone());
+    let create = CreateQp {
+        qpn: QPNS[end],
+        transport: Transport::Rc,
+        max_send: 64,
+        max_recv: 64,
+        send_cq,
+        recv_cq,
+    };
+    let qp = ep.create_qp(create).unwrap();
+    let path = Path {
+        src_mac: [2; 6],
+        dst_mac: [3; 6],
+        vlan: None,
+        src: gid_from_ipv4([10, 0, 0, 1 + end as u8]),
+        dst: gid_from_ipv4([10, 0, 0, 2 - end as u8]),
+        hop_limit: 64,
+        flow_label: 0,
+    };
+    let (dest_qpn, path_mtu, psn) = (QPNS[1 - end], PathMtu::Mtu4096, Psn::new(0));
+    let rtr = RtrAttr {
+        dest_qpn,
+        path_mtu,
+        rq_psn: psn,
+        min_rnr_timer: 1,
+        path,
+    };
+    let rts = RtsAttr {
+        sq_psn: psn,
+        timeout: 8,
+        retry_cnt: 7,
+        rnr_retry: 7,
+    };
+    let access = Access::REMOTE_WRITE;
+    for to in [
+        QpTransition::Init { access },
+        QpTransition::Rtr(rtr),
+        QpTransition::Rts(rts),
+    ] {
+        ep.modify_qp(Timestamp::ZERO, QPNS[end], to).unwrap();
+    }
+    (ep, qp)
+}
+
+/// Messages both ways, short and long, for a while; gives allocations and packets of the second half.
+fn run(lose: u64, cnps: bool) -> (u64, u64) {
+    let cqs = [0, 1].map(|_| Arc::new(CompletionQueue::new(256)));
+    let mut ends = [connected(0, &cqs[0]), connected(1, &cqs[1])];
+    let memory = Arc::new(NoBytes(1 << 30));
+    let regions = [0, 1].map(|e| {
+        ends[e]
+            .0
+            .register_memory(memory.clone(), 0, Access::REMOTE_WRITE)
+    });
+    let (mut rings, mut sent) = ([Ring::new(), Ring::new()], [0u64; 2]);
+    let turns = 8_000u64;
+    let (mut counted, mut packets, mut completions) = (0, 0, 0u64);
+    for turn in 0..turns {
+        if turn == turns / 2 {
+            counted = ALLOCATIONS.with(Cell::get);
+            packets = sent[0] + sent[1];
+        }
+        let now = Timestamp::from_nanos(turn * 3_000);
+        for e in 0..2 {
+            let (ep, qp) = &mut ends[e];
+            while let Some(cqe) = cqs[e].poll() {
+                assert_eq!(cqe.status, Status::Success);
+                completions += 1;
+            }
+            let recv = RecvWr {
+                wr_id: WrId(1),
+                local: Segment::new(memory.clone(), 0, 1 << 20),
+            };
+            while qp.rq.post(recv.clone()).is_ok() {}
+            let n = completions;
+            let (va, rkey) = (regions[1 - e].va, regions[1 - e].rkey);
+            let op = match n % 3 {
+                0 => SendOp::Write { va, rkey },
+                1 => SendOp::SendImm(5),
+                _ => SendOp::WriteImm { va, rkey, imm: 6 },
+            };
+            let len = [0, 64, 4096, 100_000][(n % 4) as usize];
+            let local = Segment::new(memory.clone(), 0, len);
+            let _ = qp.sq.post(SendWr {
+                wr_id: WrId(n),
+                op,
+                local,
+                signaled: true,
+                solicited: false,
+            });
+            ep.work_posted(now, qp.qpn);
+            if cnps && turn % 100 == 0 {
+                ep.handle_congestion(
+                    now,
+                    qp.qpn,
+                    CongestionSignal {
+                        ce_marks: 1,
+                        cnps: 1,
+                    },
+                );
+            }
+            let [r0, r1] = &mut rings;
+            let (rx, tx) = if e == 0 { (r1, r0) } else { (r0, r1) };
+            step(
+                ep,
+                now,
+                &mut Io {
+                    rx,
+                    tx,
+                    sent: &mut sent[e],
+                    lose,
+                },
+                64,
+            );
+            while ep.poll_event().is_some() {}
+        }
+    }
+    assert!(completions > 500, "{completions} completions");
+    (
+        ALLOCATIONS.with(Cell::get) - counted,
+        sent[0] + sent[1] - packets,
+    )
+}
+
+#[test]
+fn the_allocator_is_counted() {
+    let before = ALLOCATIONS.with(Cell::get);
+    drop(std::hint::black_box(Box::new(7u64)));
+    assert_eq!(ALLOCATIONS.with(Cell::get), before + 1);
+}
+
+#[test]
+fn nothing_is_allocated_per_packet() {
+    let (allocations, packets) = run(0, false);
+    assert!(packets > 50_000, "{packets}");
+    assert_eq!(allocations, 0, "in {packets} packets");
+}
+
+#[test]
+fn nor_under_loss_and_pacing() {
+    for (lose, cnps) in [(97, false), (0, true), (101, true)] {
+        let (allocations, packets) = run(lose, cnps);
+        assert!(packets > 2_000, "{packets}");
+        assert_eq!(
+            allocations, 0,
+            "in {packets} packets, every {lose}th lost, CNPs: {cnps}"
+        );
+    }
+}
