@@ -1,0 +1,517 @@
+//! The sending side of a copy.
+//!
+//! Reads the file into staging memory ([`super::source`]), WRITEs each chunk into the peer's region with several under way,
+//! and tells the peer over TCP how far it has come. Whatever fails, the QP and the connection go, and with them all that
+//! the peer holds.
+
+use std::{
+    fs::File,
+    net::{IpAddr, SocketAddr},
+    sync::{Arc, mpsc},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, anyhow, bail};
+use rocexdp_proto::{
+    ids::{RKey, WrId},
+    mem::Access,
+    verbs::{Cqe, Segment, SendOp, SendWr, Status},
+};
+use tokio::{
+    net::{
+        TcpStream,
+        tcp::{OwnedReadHalf, OwnedWriteHalf},
+    },
+    sync::watch,
+    task::JoinHandle,
+    time::{MissedTickBehavior, interval, timeout},
+};
+
+use super::{
+    super::{
+        exchange::{
+            self, Answer, CheckedQp, Greeting, HANDSHAKE, Hello, KEEPALIVE, PeerQp, Proof,
+            ReceiverCounts, Region, Report, SILENCE, Sha256Digest,
+        },
+        frame::{self, FrameError},
+        token::Token,
+    },
+    CHUNK, CHUNKS, CopyProgress, CopyReport, Ends, connect_attr, local_address,
+    source::{self, Filled},
+};
+use crate::{
+    mem::Buffer,
+    node::{Node, NodeQp},
+};
+
+/// How often progress is sampled.
+const SAMPLE: Duration = Duration::from_millis(50);
+/// The peer is told about this many further bytes placed, so that it can hash them.
+const PLACED_STEP: u64 = 8 * CHUNK as u64;
+
+/// What to copy where.
+#[derive(Debug)]
+pub struct CopyJob {
+    /// The file, open for reading.
+    pub file: File,
+    /// The peer's exchange.
+    pub to: SocketAddr,
+    /// Path below the peer's receive directory.
+    pub path: String,
+    /// The token shared with the peer, if any.
+    pub token: Option<Token>,
+    /// How long the QP is kept, for its counters to be looked at, after the copy succeeded.
+    pub linger: Duration,
+}
+
+/// A refusal by the peer, so that callers can tell it from a failure.
+#[derive(Clone, Debug)]
+pub struct Refused {
+    /// Who.
+    pub peer: SocketAddr,
+    /// Kind.
+    pub code: exchange::RefuseCode,
+    /// Why, in the peer's words.
+    pub reason: String,
+}
+
+impl std::fmt::Display for Refused {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // The peer's words go to a terminal: no control characters.
+        let reason: String = self
+            .reason
+            .chars()
+            .filter(|c| !c.is_control())
+            .take(500)
+            .collect();
+        write!(f, "{} refused the copy: {reason}", self.peer)
+    }
+}
+
+impl std::error::Error for Refused {}
+
+/// Copies the file. The future may be dropped at any time, which ends the copy on both sides.
+///
+/// # Errors
+/// The file, the connection, the peer's refusal ([`Refused`]), or the QP's failure, which names QP and peer.
+pub async fn copy(
+    node: &Node,
+    job: CopyJob,
+    progress: &watch::Sender<CopyProgress>,
+) -> anyhow::Result<CopyReport> {
+    let begun = Instant::now();
+    let found = job.file.metadata().context("looking at the file")?;
+    if !found.is_file() {
+        bail!("it is no regular file");
+    }
+    let size = found.len();
+    progress.send_replace(CopyProgress {
+        total: size,
+        ..CopyProgress::default()
+    });
+
+    let mut exchange = Exchange::connect(job.to).await?;
+    let qp = node.create_qp(CHUNKS as u32, 1)?;
+    let (peer, region, local) = exchange.ask(node, &qp, &job, size).await?;
+    let ends = Ends {
+        qpn: qp.qpn(),
+        peer: peer.gid,
+        peer_qpn: peer.qpn,
+    };
+    qp.connect(connect_attr(local, peer, peer.path_mtu, Access::NONE))
+        .await?;
+
+    let mut transfer = Transfer::new(&qp, ends, region, size, progress)?;
+    let started = Instant::now();
+    let reader = transfer.start_reading(job.file);
+    transfer.run(&mut exchange).await?;
+    let transfer_time = started.elapsed();
+    let sha256 = reader.await.context("the reading thread died")??;
+    let receiver = exchange
+        .commit(size, sha256)
+        .await
+        .with_context(|| ends.to_string())?;
+
+    let info = qp.info().await?;
+    if !job.linger.is_zero() {
+        let linger = job.linger;
+        tokio::spawn(async move {
+            tokio::time::sleep(linger).await;
+            drop(qp);
+        });
+    }
+    let seconds = transfer_time.as_secs_f64();
+    Ok(CopyReport {
+        bytes: size,
+        transfer_seconds: seconds,
+        total_seconds: begun.elapsed().as_secs_f64(),
+        gigabits_per_second: (seconds > 0.0).then(|| size as f64 * 8.0 / seconds / 1e9),
+        sha256,
+        peer: peer.gid,
+        qpn: ends.qpn.get(),
+        peer_qpn: peer.qpn.get(),
+        path_mtu: peer.path_mtu.bytes(),
+        tx_packets: info.tx_packets,
+        retransmitted_packets: info.retransmitted_packets,
+        retransmitted_bytes: info.retransmitted_bytes,
+        local_ack_timeout_err: info.local_ack_timeout_err,
+        packet_seq_err: info.packet_seq_err,
+        rp_cnp_handled: info.rp_cnp_handled,
+        min_rate: (info.min_rate != 0).then_some(info.min_rate),
+        receiver,
+    })
+}
+
+/// The TCP side.
+struct Exchange {
+    peer: SocketAddr,
+    local: IpAddr,
+    writer: OwnedWriteHalf,
+    /// The peer's answers, read by a task so that waiting for one can be given up.
+    answers: tokio::sync::mpsc::Receiver<Result<Vec<u8>, FrameError>>,
+    reading: JoinHandle<()>,
+}
+
+impl Drop for Exchange {
+    fn drop(&mut self) {
+        self.reading.abort();
+    }
+}
+
+async fn read_answers(
+    mut from: OwnedReadHalf,
+    to: tokio::sync::mpsc::Sender<Result<Vec<u8>, FrameError>>,
+) {
+    // The sender of the copy watches the time.
+    const LONG: Duration = Duration::from_secs(7 * 24 * 3600);
+    loop {
+        let body = frame::read_body(&mut from, LONG).await;
+        let last = body.is_err();
+        if to.send(body).await.is_err() || last {
+            return;
+        }
+    }
+}
+
+impl Exchange {
+    async fn connect(to: SocketAddr) -> anyhow::Result<Self> {
+        let stream = match timeout(HANDSHAKE, TcpStream::connect(to)).await {
+            Ok(stream) => stream.with_context(|| {
+                format!("connecting to {to} (is `rocexdp run --receive-dir` running there?)")
+            })?,
+            Err(_) => bail!(
+                "connecting to {to}: no answer within {} s",
+                HANDSHAKE.as_secs()
+            ),
+        };
+        stream.set_nodelay(true).context("setting TCP_NODELAY")?;
+        let local = stream.local_addr().context("own address")?.ip();
+        let (reader, writer) = stream.into_split();
+        let (tell, answers) = tokio::sync::mpsc::channel(4);
+        let reading = tokio::spawn(read_answers(reader, tell));
+        Ok(Self {
+            peer: to,
+            local,
+            writer,
+            answers,
+            reading,
+        })
+    }
+
+    async fn body(&mut self, wait: Duration) -> anyhow::Result<Vec<u8>> {
+        let body = match timeout(wait, self.answers.recv()).await {
+            Ok(Some(body)) => body,
+            Ok(None) => Err(FrameError::Closed),
+            Err(_) => Err(FrameError::TimedOut(wait)),
+        };
+        body.with_context(|| format!("exchange with {}", self.peer))
+    }
+
+    /// The next answer; a refusal is an error.
+    async fn answer(&mut self, wait: Duration) -> anyhow::Result<Answer> {
+        let body = self.body(wait).await?;
+        self.parse(&body)
+    }
+
+    fn parse(&self, body: &[u8]) -> anyhow::Result<Answer> {
+        let answer = frame::decode(body).with_context(|| format!("exchange with {}", self.peer))?;
+        if let Answer::Refuse { code, reason } = answer {
+            bail!(Refused {
+                peer: self.peer,
+                code,
+                reason
+            });
+        }
+        Ok(answer)
+    }
+
+    async fn tell(&mut self, report: &Report) -> anyhow::Result<()> {
+        frame::write(&mut self.writer, report, SILENCE)
+            .await
+            .with_context(|| format!("exchange with {}", self.peer))
+    }
+
+    /// From the greeting to where to WRITE: the peer's QP, its region, and the address to use.
+    async fn ask(
+        &mut self,
+        node: &Node,
+        qp: &NodeQp,
+        job: &CopyJob,
+        size: u64,
+    ) -> anyhow::Result<(CheckedQp, Region, IpAddr)> {
+        let peer = self.peer;
+        let with_peer = || format!("exchange with {peer}");
+        let body = self.body(HANDSHAKE).await?;
+        let greeting = match exchange::opening::<Greeting>(&body) {
+            Ok(greeting) => greeting,
+            Err(error) => {
+                // A host that is too busy says so instead of a greeting.
+                self.parse(&body).map_err(|refused| {
+                    if refused.is::<Refused>() {
+                        refused
+                    } else {
+                        anyhow!(error)
+                    }
+                })?;
+                bail!("exchange with {peer}: an answer before the greeting");
+            }
+        };
+        let remote = exchange::unmapped(peer.ip());
+        let local = local_address(node, self.local, remote).ok_or_else(|| {
+            anyhow!(
+                "{} has no address that can talk to {remote}",
+                node.report().iface
+            )
+        })?;
+        let hello = Hello {
+            protocol: exchange::PROTOCOL.to_owned(),
+            version: exchange::VERSION,
+            qp: PeerQp::new(qp.qpn(), qp.psn(), local, node.path_mtu()),
+            path: job.path.clone(),
+            size,
+        };
+        let sent = frame::encode(&hello).with_context(with_peer)?;
+        let tag = job.token.as_ref().map(|token| {
+            token.tag(
+                &greeting.nonce,
+                sent.get(frame::LENGTH_BYTES..).unwrap_or_default(),
+            )
+        });
+        if greeting.token && tag.is_none() {
+            bail!("{peer} asks for a token: give the file that holds it with --token-file");
+        }
+        frame::write(&mut self.writer, &hello, HANDSHAKE)
+            .await
+            .with_context(with_peer)?;
+        frame::write(&mut self.writer, &Proof { tag }, HANDSHAKE)
+            .await
+            .with_context(with_peer)?;
+        let Answer::Accept {
+            qp: theirs,
+            rkey,
+            va,
+            len,
+        } = self.answer(HANDSHAKE).await?
+        else {
+            bail!("exchange with {peer}: an answer that does not fit the question");
+        };
+        let theirs = theirs
+            .check()
+            .map_err(|why| anyhow!("exchange with {peer}: {why}"))?;
+        if theirs.path_mtu > node.path_mtu() {
+            bail!("exchange with {peer}: it answers with a larger path MTU than was offered");
+        }
+        if len != size || va.checked_add(len).is_none() {
+            bail!("exchange with {peer}: it offers a region of {len} bytes for {size}");
+        }
+        let local = local_address(node, self.local, theirs.gid).ok_or_else(|| {
+            anyhow!(
+                "{} has no address that can talk to {}",
+                node.report().iface,
+                theirs.gid
+            )
+        })?;
+        Ok((
+            theirs,
+            Region {
+                rkey: RKey(rkey),
+                va,
+            },
+            local,
+        ))
+    }
+
+    /// Waits until the file is there.
+    async fn commit(&mut self, bytes: u64, sha256: Sha256Digest) -> anyhow::Result<ReceiverCounts> {
+        self.tell(&Report::Commit { bytes, sha256 }).await?;
+        loop {
+            match self.answer(SILENCE).await? {
+                Answer::Working => {}
+                Answer::Done {
+                    sha256: theirs,
+                    receiver,
+                } if theirs == sha256 => {
+                    return Ok(receiver);
+                }
+                Answer::Done { .. } => bail!("{} has other bytes (SHA-256 differs)", self.peer),
+                _ => bail!("exchange with {}: an answer that does not fit", self.peer),
+            }
+        }
+    }
+}
+
+/// The RDMA side.
+struct Transfer<'a> {
+    qp: &'a NodeQp,
+    ends: Ends,
+    region: Region,
+    size: u64,
+    progress: &'a watch::Sender<CopyProgress>,
+    staging: Arc<Buffer>,
+    free: Option<mpsc::Sender<usize>>,
+    filled: Option<tokio::sync::mpsc::Receiver<Filled>>,
+    /// What each chunk of staging memory holds while its WRITE is under way.
+    under_way: [u32; CHUNKS],
+    placed: u64,
+    told: u64,
+}
+
+impl<'a> Transfer<'a> {
+    fn new(
+        qp: &'a NodeQp,
+        ends: Ends,
+        region: Region,
+        size: u64,
+        progress: &'a watch::Sender<CopyProgress>,
+    ) -> anyhow::Result<Self> {
+        let staging = Buffer::new(CHUNK * CHUNKS).context("staging memory")?;
+        Ok(Self {
+            qp,
+            ends,
+            region,
+            size,
+            progress,
+            staging,
+            free: None,
+            filled: None,
+            under_way: [0; CHUNKS],
+            placed: 0,
+            told: 0,
+        })
+    }
+
+    fn start_reading(&mut self, file: File) -> JoinHandle<anyhow::Result<Sha256Digest>> {
+        let (give, free) = mpsc::channel();
+        for chunk in 0..CHUNKS {
+            // The receiver is in scope: it can't fail.
+            let _ = give.send(chunk);
+        }
+        let (tell, filled) = tokio::sync::mpsc::channel(CHUNKS);
+        self.free = Some(give);
+        self.filled = Some(filled);
+        let (staging, size) = (Arc::clone(&self.staging), self.size);
+        tokio::task::spawn_blocking(move || source::read_all(&file, size, &staging, &free, &tell))
+    }
+
+    /// Until the peer has acknowledged every byte, or reading has ended early.
+    async fn run(&mut self, exchange: &mut Exchange) -> anyhow::Result<()> {
+        let mut filled = self.filled.take().context("nothing is being read")?;
+        let mut reading = true;
+        let mut sample = interval(SAMPLE);
+        sample.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut spoke = Instant::now();
+        while self.placed < self.size {
+            tokio::select! {
+                biased;
+                answer = exchange.answers.recv() => {
+                    let body = answer.unwrap_or(Err(FrameError::Closed)).with_context(|| {
+                        format!("{}: the peer is gone after {} of {} bytes", self.ends, self.placed, self.size)
+                    })?;
+                    exchange.parse(&body).with_context(|| self.ends.to_string())?;
+                    bail!("{}: an answer before the copy is complete", self.ends);
+                }
+                cqe = self.qp.completion() => self.completed(&cqe)?,
+                part = filled.recv(), if reading => match part {
+                    Some(part) => self.post(part)?,
+                    None => reading = false,
+                },
+                _ = sample.tick() => self.sample().await?,
+            }
+            if !reading && self.under_way.iter().all(|&len| len == 0) {
+                // Short of the whole file: the reading thread has the reason.
+                return Ok(());
+            }
+            if self.placed >= self.told + PLACED_STEP || spoke.elapsed() >= KEEPALIVE {
+                exchange
+                    .tell(&Report::Placed { bytes: self.placed })
+                    .await?;
+                self.told = self.placed;
+                spoke = Instant::now();
+            }
+        }
+        self.sample().await
+    }
+
+    fn post(&mut self, part: Filled) -> anyhow::Result<()> {
+        let slot = self
+            .under_way
+            .get_mut(part.chunk)
+            .context("no such chunk")?;
+        *slot = part.len;
+        let va = self.region.va.wrapping_add(part.offset);
+        let memory: Arc<Buffer> = Arc::clone(&self.staging);
+        self.qp
+            .post_send(SendWr {
+                wr_id: WrId(part.chunk as u64),
+                op: SendOp::Write {
+                    va,
+                    rkey: self.region.rkey,
+                },
+                local: Segment::new(memory, (part.chunk * CHUNK) as u64, part.len),
+                signaled: true,
+                solicited: false,
+            })
+            .with_context(|| format!("{}: posting a WRITE", self.ends))
+    }
+
+    /// WRITEs of one QP complete in order, so what is placed is always the file's beginning.
+    fn completed(&mut self, cqe: &Cqe) -> anyhow::Result<()> {
+        if cqe.status != Status::Success {
+            let advice = match cqe.status {
+                Status::RetryExcErr => ": the peer no longer answers",
+                Status::RemAccessErr => ": the peer has withdrawn the region",
+                _ => "",
+            };
+            bail!(
+                "{}: {}{advice} ({} of {} bytes were acknowledged)",
+                self.ends,
+                cqe.status,
+                self.placed,
+                self.size
+            );
+        }
+        let chunk = usize::try_from(cqe.wr_id.0).unwrap_or(usize::MAX);
+        let slot = self
+            .under_way
+            .get_mut(chunk)
+            .context("completion of an unknown WRITE")?;
+        self.placed += u64::from(std::mem::take(slot));
+        if let Some(free) = &self.free {
+            // The reading thread is done when it takes no more.
+            let _ = free.send(chunk);
+        }
+        Ok(())
+    }
+
+    async fn sample(&self) -> anyhow::Result<()> {
+        let info = self.qp.info().await?;
+        self.progress.send_replace(CopyProgress {
+            total: self.size,
+            placed: self.placed,
+            retransmitted_packets: info.retransmitted_packets,
+            rp_cnp_handled: info.rp_cnp_handled,
+            rate: info.rate,
+        });
+        Ok(())
+    }
+}

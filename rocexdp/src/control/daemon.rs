@@ -1,0 +1,383 @@
+//! `rocexdp run`: one interface's node, its control socket, and the exchange with peers.
+//!
+//! Says on standard output `ready ...` when everything is open, and on standard error what happens meanwhile. Ends on
+//! SIGINT, SIGTERM or SIGHUP with nothing left: the socket file is removed and the XDP program detached; after `kill -9` the
+//! kernel detaches the program, and the next start removes the socket file.
+
+use std::{
+    io::Write,
+    net::SocketAddr,
+    os::unix::fs::{DirBuilderExt, FileTypeExt},
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use anyhow::{Context, bail};
+use rustix::fs::{Gid, Mode};
+use tokio::{
+    net::{TcpListener, UnixListener},
+    signal::unix::{SignalKind, signal},
+    sync::{broadcast::error::RecvError, watch},
+    task::JoinSet,
+};
+
+use super::{
+    config::RunOptions,
+    copy::{
+        CopyProgress,
+        receive::{Failure, MAX_PEERS, Receiver},
+        send::{self, CopyJob},
+    },
+    local::{self, Client, Reply, Request},
+    settings,
+    token::Token,
+};
+use crate::node::Node;
+
+/// Connections to the control socket served at once; more wait.
+const MAX_CLIENTS: usize = 64;
+/// After a failed accept (no file descriptors), wait instead of spinning.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Runs until a signal comes.
+///
+/// # Errors
+/// [`settings::UsageError`]; the node, the control socket or the TCP port can't be opened.
+pub async fn run(options: RunOptions) -> anyhow::Result<()> {
+    let config = settings::node_config(&options)?;
+    let policy = settings::receive_policy(&options)?;
+    let mut signals = Signals::new()?;
+    let iface = config.iface.clone();
+
+    let node = Arc::new(Node::open(config)?);
+    eprintln!("rocexdp: {}", node.report());
+    if policy.dir.is_some() && policy.token.is_none() {
+        note(format_args!(
+            "warning: no token: whoever reaches {} may send files",
+            text(options.listen.map(|l| l.0))
+        ));
+    }
+    let path = match &options.socket {
+        Some(path) => path.clone(),
+        None => local::default_path(&iface)?,
+    };
+    let (_socket_file, control) = open_socket(&path, options.group.as_deref()).await?;
+    let exchange = match options.listen {
+        Some(listen) => Some(
+            TcpListener::bind(listen.0)
+                .await
+                .with_context(|| format!("listening on {}", listen.0))?,
+        ),
+        None => None,
+    };
+    let listening = exchange
+        .as_ref()
+        .and_then(|listener| listener.local_addr().ok());
+
+    let mut tasks = JoinSet::new();
+    tasks.spawn(tell_events(node.subscribe()));
+    tasks.spawn(serve_clients(
+        control,
+        Arc::clone(&node),
+        settings::linger(&options),
+    ));
+    if let Some(exchange) = exchange {
+        let receiver = Arc::new(Receiver::new(Arc::clone(&node), policy));
+        tasks.spawn(serve_peers(exchange, receiver));
+    }
+    say_ready(&node, &path, listening);
+
+    let name = signals.next().await;
+    note(format_args!("{name}: ending"));
+    tasks.shutdown().await;
+    Ok(())
+}
+
+/// One line that a script can wait for.
+fn say_ready(node: &Node, socket: &Path, listening: Option<SocketAddr>) {
+    let report = node.report();
+    let mut out = std::io::stdout().lock();
+    // Nobody may be reading.
+    let _ = writeln!(
+        out,
+        "ready iface={} mode={} program={} socket={} listen={}",
+        report.iface,
+        report.mode,
+        report.program_id,
+        socket.display(),
+        text(listening)
+    );
+    let _ = out.flush();
+}
+
+fn text(address: Option<SocketAddr>) -> String {
+    address.map_or_else(|| "none".to_owned(), |address| address.to_string())
+}
+
+fn note(text: impl std::fmt::Display) {
+    eprintln!("rocexdp: {text}");
+}
+
+/// The signals that end the daemon.
+pub struct Signals {
+    interrupt: tokio::signal::unix::Signal,
+    terminate: tokio::signal::unix::Signal,
+    hangup: tokio::signal::unix::Signal,
+}
+
+impl Signals {
+    /// From now on they are caught.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn new() -> anyhow::Result<Self> {
+        Ok(Self {
+            interrupt: signal(SignalKind::interrupt()).context("catching SIGINT")?,
+            terminate: signal(SignalKind::terminate()).context("catching SIGTERM")?,
+            hangup: signal(SignalKind::hangup()).context("catching SIGHUP")?,
+        })
+    }
+
+    /// Waits for one of them.
+    pub async fn next(&mut self) -> &'static str {
+        tokio::select! {
+            _ = self.interrupt.recv() => "SIGINT",
+            _ = self.terminate.recv() => "SIGTERM",
+            _ = self.hangup.recv() => "SIGHUP",
+        }
+    }
+}
+
+async fn tell_events(mut events: tokio::sync::broadcast::Receiver<crate::node::NodeEvent>) {
+    loop {
+        match events.recv().await {
+            Ok(event) => note(event),
+            Err(RecvError::Lagged(lost)) => note(format_args!("{lost} events were lost")),
+            Err(RecvError::Closed) => return,
+        }
+    }
+}
+
+/// Removes the socket file when the daemon ends.
+struct SocketFile(PathBuf);
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        // It may have been removed by hand.
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+async fn open_socket(
+    path: &Path,
+    group: Option<&str>,
+) -> anyhow::Result<(SocketFile, UnixListener)> {
+    let what = || format!("control socket {}", path.display());
+    if path.parent() == Some(Path::new(local::DIRECTORY)) {
+        std::fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o755)
+            .create(local::DIRECTORY)
+            .with_context(what)?;
+    }
+    if let Ok(found) = std::fs::symlink_metadata(path) {
+        if !found.file_type().is_socket() {
+            bail!(
+                "{}: something else is there; remove it or use --socket",
+                what()
+            );
+        }
+        if local::Daemon::connect(path).await?.is_some() {
+            bail!("{}: another rocexdp answers there", what());
+        }
+        std::fs::remove_file(path).with_context(what)?;
+    }
+    let group = group
+        .map(|group| group_id(group).with_context(what))
+        .transpose()?;
+    // No one else may connect between bind and chmod. Nothing else makes files at this point.
+    let before = rustix::process::umask(Mode::from_raw_mode(0o177));
+    let listener = UnixListener::bind(path);
+    rustix::process::umask(before);
+    let listener = listener.with_context(what)?;
+    let file = SocketFile(path.to_owned());
+    if let Some(group) = group {
+        rustix::fs::chown(path, None, Some(group)).with_context(what)?;
+        rustix::fs::chmod(path, Mode::from_raw_mode(0o660)).with_context(what)?;
+    }
+    Ok((file, listener))
+}
+
+/// A group by number, or by its name in `/etc/group`.
+fn group_id(name: &str) -> anyhow::Result<Gid> {
+    if let Ok(number) = name.parse() {
+        return Ok(Gid::from_raw(number));
+    }
+    let groups = std::fs::read_to_string("/etc/group").context("reading /etc/group")?;
+    find_group(&groups, name)
+        .map(Gid::from_raw)
+        .with_context(|| format!("there is no group {name}"))
+}
+
+fn find_group(groups: &str, name: &str) -> Option<u32> {
+    groups.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        let found = fields.next() == Some(name);
+        fields.nth(1).filter(|_| found)?.parse().ok()
+    })
+}
+
+async fn serve_clients(listener: UnixListener, node: Arc<Node>, linger: Duration) {
+    let mut clients = JoinSet::new();
+    loop {
+        tokio::select! {
+            accepted = listener.accept(), if clients.len() < MAX_CLIENTS => match accepted {
+                Ok((stream, _)) => {
+                    clients.spawn(serve_client(Client::new(stream), Arc::clone(&node), linger));
+                }
+                Err(error) => {
+                    note(format_args!("control socket: {error}"));
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                }
+            },
+            Some(_) = clients.join_next() => {}
+        }
+    }
+}
+
+async fn serve_client(mut client: Client, node: Arc<Node>, linger: Duration) {
+    let reply = match client.request().await {
+        Err(error) => Reply::Failed(error.to_string()),
+        Ok((Request::Status, _)) => match serde_json::to_value(node.report()) {
+            Ok(report) => Reply::Status(report),
+            Err(error) => Reply::Failed(error.to_string()),
+        },
+        Ok((Request::Copy { .. }, None)) => {
+            Reply::Failed("no file came with the request".to_owned())
+        }
+        Ok((Request::Copy { to, path, token }, Some(file))) => {
+            let token = match token.as_deref().map(Token::from_text).transpose() {
+                Ok(token) => token,
+                Err(error) => {
+                    let _ = client.reply(&Reply::Failed(format!("{error:#}"))).await;
+                    return;
+                }
+            };
+            match copy(
+                &mut client,
+                &node,
+                CopyJob {
+                    file,
+                    to,
+                    path,
+                    token,
+                    linger,
+                },
+            )
+            .await
+            {
+                Some(reply) => reply,
+                None => return,
+            }
+        }
+    };
+    // The client may be gone.
+    let _ = client.reply(&reply).await;
+}
+
+/// Copies for a client. `None` when it left.
+async fn copy(client: &mut Client, node: &Node, job: CopyJob) -> Option<Reply> {
+    let to = job.to;
+    let (tell, mut progress) = watch::channel(CopyProgress::default());
+    let copying = send::copy(node, job, &tell);
+    tokio::pin!(copying);
+    loop {
+        tokio::select! {
+            biased;
+            done = &mut copying => return Some(match done {
+                Ok(report) => Reply::Done(Box::new(report)),
+                Err(error) => {
+                    note(format_args!("copy to {to}: {error:#}"));
+                    Reply::Failed(format!("{error:#}"))
+                }
+            }),
+            () = client.gone() => {
+                note(format_args!("copy to {to}: given up by its user"));
+                return None;
+            }
+            changed = progress.changed() => {
+                // The copy holds the other end for as long as it runs.
+                changed.ok()?;
+                let now = *progress.borrow_and_update();
+                client.reply(&Reply::Progress(now)).await.ok()?;
+            }
+        }
+    }
+}
+
+async fn serve_peers(listener: TcpListener, receiver: Arc<Receiver>) {
+    let mut peers = JoinSet::new();
+    loop {
+        tokio::select! {
+            accepted = listener.accept(), if peers.len() < 2 * MAX_PEERS => match accepted {
+                Ok((stream, peer)) => {
+                    let receiver = Arc::clone(&receiver);
+                    peers.spawn(async move {
+                        match receiver.serve(stream).await {
+                            Ok(file) => note(format_args!(
+                                "received {:?} from {peer}: {} bytes, SHA-256 {}",
+                                file.path, file.bytes, file.sha256
+                            )),
+                            Err(failure @ Failure::Refused(..)) => note(format_args!("{peer}: {failure}")),
+                            Err(Failure::Connection(error)) => {
+                                note(format_args!("{peer}: copy not completed: {error}"));
+                            }
+                        }
+                    });
+                }
+                Err(error) => {
+                    note(format_args!("exchange: {error}"));
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                }
+            },
+            Some(_) = peers.join_next() => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_are_found_by_name_or_number() {
+        let groups = "root:x:0:\nadm:x:4:syslog\nshort\nbad:x:many:\n";
+        assert_eq!(find_group(groups, "adm"), Some(4));
+        for none in ["none", "short", "bad", ""] {
+            assert_eq!(find_group(groups, none), None, "{none}");
+        }
+        assert_eq!(group_id("1234").unwrap().as_raw(), 1234);
+    }
+
+    #[tokio::test]
+    async fn the_socket_is_the_owners_alone_and_goes_with_the_daemon() {
+        use std::os::unix::fs::MetadataExt;
+
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("control.sock");
+        let (file, listener) = open_socket(&path, None).await.unwrap();
+        assert_eq!(std::fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
+        let error = open_socket(&path, None).await.err().unwrap().to_string();
+        assert!(error.contains("another rocexdp"), "{error}");
+        drop(listener);
+        // Left by a daemon that was killed: taken over.
+        let (second, _listener) = open_socket(&path, None).await.unwrap();
+        drop(second);
+        assert!(!path.exists());
+        std::fs::write(&path, "mine").unwrap();
+        let error = open_socket(&path, None).await.err().unwrap().to_string();
+        assert!(error.contains("something else"), "{error}");
+        drop(file);
+    }
+}
