@@ -177,6 +177,8 @@ pub enum Error {
     Object(&'static str),
     /// The wire's program was not attached in driver mode to this port.
     NotDriverMode(String),
+    /// The kernel can't redirect frames, or not those in fragments, to this port.
+    NoRedirect(String),
     /// An AF_XDP socket can't be opened.
     Socket(crate::xsk::XskError),
     /// The keeper process said so.
@@ -227,6 +229,10 @@ impl fmt::Display for Error {
                     "lab: the wire's program is not in driver mode on port {port}"
                 )
             }
+            Self::NoRedirect(port) => write!(
+                f,
+                "lab: the kernel can't redirect frames in fragments to veth port {port} (Linux 6.6 or newer is needed)"
+            ),
             Self::Socket(error) => write!(f, "lab: {error}"),
         }
     }

@@ -31,7 +31,7 @@ use netlink_packet_route::{
 
 use super::{Error, Host, LabConfig};
 use crate::{
-    net::{IfIndex, Link, Mac, netlink::Socket},
+    net::{IfIndex, Link, Mac, features::XdpFeatures, netlink::Socket},
     sys::{
         ethtool::{self, Offload},
         netns::NetNs,
@@ -82,30 +82,29 @@ impl Topology {
         let make = |name: &str| NetNs::create(name).map_err(Error::step("creating a namespace"));
         let (wire, hosts) = (make(&wire)?, [make(&a)?, make(&b)?]);
         let fds = [hosts[0].as_fd().as_raw_fd(), hosts[1].as_fd().as_raw_fd()];
-        let ports = wire
-            .run(|| -> Result<_, Error> {
-                silence_ipv6();
-                let mut ports = [IfIndex(0); 2];
-                for host in [Host::A, Host::B] {
-                    create_pair(host, fds[host.index()], config.mtu)
-                        .map_err(Error::step("creating a veth pair"))?;
-                    let link = Link::by_name(host.port())?;
-                    if config.qdisc {
-                        // For what the userspace wire sends: a redirect passes a queueing discipline by.
-                        add_pfifo(link.index).map_err(Error::step("adding a pfifo queue"))?;
-                    }
-                    set_up(link.index).map_err(Error::step("setting a port of the wire up"))?;
-                    ports[host.index()] = link.index;
-                }
-                Ok(ports)
-            })
-            .map_err(Error::step("entering the wire's namespace"))??;
+        wire.run(|| -> Result<(), Error> {
+            silence_ipv6();
+            for host in [Host::A, Host::B] {
+                create_pair(host, fds[host.index()], config.mtu)
+                    .map_err(Error::step("creating a veth pair"))?;
+            }
+            Ok(())
+        })
+        .map_err(Error::step("entering the wire's namespace"))??;
         let mut ipv6 = true;
         for host in [Host::A, Host::B] {
             ipv6 &= hosts[host.index()]
                 .run(|| configure_host(host, config))
                 .map_err(Error::step("entering a host's namespace"))??;
         }
+        let ports = wire
+            .run(|| -> Result<_, Error> {
+                Ok([
+                    configure_port(Host::A, config)?,
+                    configure_port(Host::B, config)?,
+                ])
+            })
+            .map_err(Error::step("entering the wire's namespace"))??;
         Ok(Self {
             hosts,
             wire,
@@ -205,6 +204,21 @@ fn delete(index: IfIndex) -> io::Result<()> {
     message.header.index = index.0;
     Socket::route(0)?.request(Message::DelLink(message), 0)?;
     Ok(())
+}
+
+/// To be called when the host's side has GRO: only `veth_open` looks at the other side (`veth_set_xdp_features`) to see
+/// whether this one can be redirected to.
+fn configure_port(host: Host, config: &LabConfig) -> Result<IfIndex, Error> {
+    let link = Link::by_name(host.port())?;
+    if config.qdisc {
+        // For what the userspace wire sends: a redirect passes a queueing discipline by.
+        add_pfifo(link.index).map_err(Error::step("adding a pfifo queue"))?;
+    }
+    set_up(link.index).map_err(Error::step("setting a port of the wire up"))?;
+    match XdpFeatures::of(link.index)? {
+        Some(features) if !features.redirect_target_frags() => Err(Error::NoRedirect(link.name)),
+        _ => Ok(link.index),
+    }
 }
 
 /// Returns whether the host has an IPv6 address.
