@@ -39,7 +39,7 @@ pub const CRATES: &[Crate] = &[
         name: "rocexdp-ebpf",
         dir: "rocexdp-ebpf",
         uses: &["rocexdp-common"],
-        external: Some(&["aya-ebpf", "aya-log-ebpf", "network-types"]),
+        external: Some(&["aya-ebpf", "aya-log-ebpf"]),
         modules: None,
         apart: &[],
         unaware: None,
