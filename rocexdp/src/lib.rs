@@ -4,7 +4,10 @@
 //! [`maps`] (application memory, BPF maps), [`loader`] (the XDP program on an interface), [`engine`]
 //! (the transport driven over AF_XDP), [`node`] (an interface as an RDMA endpoint).
 
+pub mod bench;
+pub mod cli;
 pub mod control;
+pub mod demo;
 pub mod engine;
 pub mod lab;
 pub mod loader;
@@ -13,4 +16,5 @@ pub mod mem;
 pub mod net;
 pub mod node;
 pub mod sys;
+pub mod view;
 pub mod xsk;

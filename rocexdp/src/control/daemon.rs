@@ -88,7 +88,7 @@ pub async fn run(options: RunOptions) -> anyhow::Result<()> {
     }
     say_ready(&node, &path, listening);
 
-    let name = signals.next().await;
+    let (_, name) = signals.next().await;
     note(format_args!("{name}: ending"));
     tasks.shutdown().await;
     Ok(())
@@ -139,12 +139,12 @@ impl Signals {
         })
     }
 
-    /// Waits for one of them.
-    pub async fn next(&mut self) -> &'static str {
+    /// Waits for one of them: its number and name.
+    pub async fn next(&mut self) -> (u8, &'static str) {
         tokio::select! {
-            _ = self.interrupt.recv() => "SIGINT",
-            _ = self.terminate.recv() => "SIGTERM",
-            _ = self.hangup.recv() => "SIGHUP",
+            _ = self.interrupt.recv() => (2, "SIGINT"),
+            _ = self.terminate.recv() => (15, "SIGTERM"),
+            _ = self.hangup.recv() => (1, "SIGHUP"),
         }
     }
 }
@@ -260,7 +260,7 @@ async fn serve_client(mut client: Client, node: Arc<Node>, linger: Duration) {
             let token = match token.as_deref().map(Token::from_text).transpose() {
                 Ok(token) => token,
                 Err(error) => {
-                    let _ = client.reply(&Reply::Failed(format!("{error:#}"))).await;
+                    let _ = client.reply(&Reply::Failed(super::chain(&error))).await;
                     return;
                 }
             };
@@ -298,8 +298,9 @@ async fn copy(client: &mut Client, node: &Node, job: CopyJob) -> Option<Reply> {
             done = &mut copying => return Some(match done {
                 Ok(report) => Reply::Done(Box::new(report)),
                 Err(error) => {
-                    note(format_args!("copy to {to}: {error:#}"));
-                    Reply::Failed(format!("{error:#}"))
+                    let text = super::chain(&error);
+                    note(format_args!("copy to {to}: {text}"));
+                    Reply::Failed(text)
                 }
             }),
             () = client.gone() => {

@@ -19,6 +19,7 @@ use tokio::{
 
 use super::{
     super::{
+        chain,
         confine::{Incoming, ReceiveDir, Refusal},
         exchange::{
             self, Answer, CheckedQp, Greeting, HANDSHAKE, Hello, KEEPALIVE, OpeningError, PeerQp,
@@ -123,8 +124,8 @@ impl From<Refusal> for Failure {
     }
 }
 
-fn internal(error: impl std::fmt::Display) -> Failure {
-    Failure::Refused(RefuseCode::Internal, format!("{error:#}"))
+fn internal(error: impl Into<anyhow::Error>) -> Failure {
+    Failure::Refused(RefuseCode::Internal, chain(&error.into()))
 }
 
 impl Receiver {
@@ -278,7 +279,7 @@ impl Receiver {
         let qp = node.create_qp(1, 1).map_err(internal)?;
         qp.connect(connect_attr(local, peer, path_mtu, Access::REMOTE_WRITE))
             .await
-            .map_err(|error| cannot(format!("{error:#}")))?;
+            .map_err(|error| cannot(chain(&error)))?;
         let accept = Answer::Accept {
             qp: PeerQp::new(qp.qpn(), qp.psn(), local, path_mtu),
             rkey: region.rkey.0,
@@ -374,7 +375,7 @@ impl Arrival {
         let (hashing, incoming, size) = (self.hashing.take(), self.incoming.take(), self.size);
         async move {
             let (Some(hashing), Some(incoming)) = (hashing, incoming) else {
-                return Err(internal("the file was finished twice"));
+                return Err(internal(anyhow::anyhow!("the file was finished twice")));
             };
             let (bytes, ours) = hashing.await.map_err(internal)?.map_err(internal)?;
             if bytes != size || ours != theirs {

@@ -1,0 +1,225 @@
+//! The command line: options, output and exit codes. What commands do is elsewhere.
+//!
+//! Exit codes: 0 done; 1 failed; 2 wrong usage; 130, 143 ended by SIGINT, SIGTERM; 141 nobody reads the output any more.
+//! Errors go to standard error as `rocexdp: ...`, with their causes.
+
+mod copy;
+mod counters;
+mod lab;
+pub mod out;
+mod qp;
+mod run;
+
+use std::{ffi::OsString, fmt, io, path::PathBuf, process::ExitCode, time::Duration};
+
+use anyhow::Context;
+use clap::{CommandFactory, Parser, Subcommand};
+
+use crate::{bench, control::settings::UsageError, demo, sys::netns::NetNs};
+
+/// RDMA (RoCEv2) over any Linux NIC, with XDP and AF_XDP.
+#[derive(Debug, Parser)]
+#[command(name = "rocexdp", version, max_term_width = 100)]
+struct Cli {
+    /// Work in this network namespace, as `ip netns` names it
+    #[arg(long, global = true, value_name = "NAME")]
+    netns: Option<String>,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Make an interface an RDMA endpoint, and serve copies until a signal comes
+    Run(Box<run::Args>),
+    /// Copy a file to a host that runs `rocexdp run --receive-dir`, by RDMA WRITE
+    Copy(Box<copy::Args>),
+    /// Look at queue pairs, as the BPF maps show them
+    #[command(subcommand)]
+    Qp(qp::Command),
+    /// Look at what came in on each receive queue, and where it went
+    Counters(counters::Args),
+    /// Keep a lab: two hosts and a wire between them, as network namespaces
+    #[command(subcommand)]
+    Lab(lab::Command),
+    /// Make a lab, copy a file over a clean and a bad wire, show what happened, remove everything
+    Demo(demo::Args),
+    /// Compare RDMA WRITE with plain AF_XDP on the same virtual link
+    Bench(bench::Args),
+    /// Write a shell's completions to standard output
+    Completions {
+        /// Which shell
+        shell: clap_complete::Shell,
+    },
+}
+
+/// A signal ended the command.
+#[derive(Clone, Copy, Debug)]
+pub struct Interrupted(pub u8);
+
+impl fmt::Display for Interrupted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            2 => f.write_str("interrupted"),
+            number => write!(f, "ended by signal {number}"),
+        }
+    }
+}
+
+impl std::error::Error for Interrupted {}
+
+/// A command's own exit code, which `rocexdp` takes over in silence.
+#[derive(Clone, Copy, Debug)]
+struct ChildStatus(u8);
+
+impl fmt::Display for ChildStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the command ended with {}", self.0)
+    }
+}
+
+impl std::error::Error for ChildStatus {}
+
+/// Runs the command that the process was started with.
+pub fn main() -> ExitCode {
+    match Cli::try_parse_from(std::env::args_os()) {
+        Ok(cli) => finish(dispatch(cli)),
+        Err(error) => {
+            // Help and version go to standard output with code 0, mistakes to standard error with 2.
+            let code = u8::try_from(error.exit_code()).unwrap_or(2);
+            let _ = error.print();
+            ExitCode::from(code)
+        }
+    }
+}
+
+fn dispatch(cli: Cli) -> anyhow::Result<()> {
+    if let Some(name) = &cli.netns {
+        // Threads are made later and inherit it.
+        NetNs::open(name)
+            .and_then(|namespace| namespace.enter())
+            .with_context(|| format!("--netns {name} (see: ip netns)"))?;
+    }
+    match cli.command {
+        Command::Run(args) => run::run(*args),
+        Command::Copy(args) => copy::run(*args),
+        Command::Qp(command) => qp::run(command),
+        Command::Counters(args) => counters::run(&args),
+        Command::Lab(command) => lab::run(command),
+        Command::Demo(args) => demo::run(&args),
+        Command::Bench(args) => bench::run(&args),
+        Command::Completions { shell } => completions(shell),
+    }
+}
+
+fn completions(shell: clap_complete::Shell) -> anyhow::Result<()> {
+    let mut text = Vec::new();
+    clap_complete::generate(shell, &mut Cli::command(), "rocexdp", &mut text);
+    out::write(&text)
+}
+
+fn finish(outcome: anyhow::Result<()>) -> ExitCode {
+    let Err(error) = outcome else {
+        return ExitCode::SUCCESS;
+    };
+    if error.is::<out::Closed>() {
+        return ExitCode::from(141);
+    }
+    if let Some(ChildStatus(code)) = error.downcast_ref() {
+        return ExitCode::from(*code);
+    }
+    out::complain(&error);
+    if let Some(Interrupted(signal)) = error.downcast_ref() {
+        return ExitCode::from(128_u8.saturating_add(*signal));
+    }
+    if error.is::<UsageError>() {
+        ExitCode::from(2)
+    } else {
+        ExitCode::FAILURE
+    }
+}
+
+/// Runs asynchronous work to its end, or until SIGINT or SIGTERM, when the work is dropped where it stands.
+pub(crate) fn block_on<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .context("starting the runtime")?;
+    let done = runtime.block_on(async {
+        let mut signals = crate::control::daemon::Signals::new()?;
+        tokio::select! {
+            done = work => done,
+            (number, _) = signals.next() => Err(Interrupted(number).into()),
+        }
+    });
+    // A thread that reads a file on a dead server must not keep the process.
+    runtime.shutdown_timeout(Duration::from_secs(2));
+    done
+}
+
+/// This program's own file, to start it again.
+pub(crate) fn own_program() -> anyhow::Result<PathBuf> {
+    std::env::current_exe().context("finding this program's own file")
+}
+
+/// Runs another program to its end in the given namespace and takes over how it ended.
+fn run_program(namespace: &NetNs, line: &[OsString]) -> anyhow::Result<()> {
+    use std::os::unix::process::ExitStatusExt;
+
+    let [program, arguments @ ..] = line else {
+        return Err(UsageError("no command given".to_owned()).into());
+    };
+    let mut command = std::process::Command::new(program);
+    command.args(arguments);
+    namespace
+        .confine(&mut command)
+        .with_context(|| format!("entering {}", namespace.label()))?;
+    let mut child = match command.spawn() {
+        Ok(child) => child,
+        Err(error) => {
+            out::complain(&anyhow::anyhow!("{}: {error}", program.to_string_lossy()));
+            // As shells have it.
+            let code = if error.kind() == io::ErrorKind::NotFound {
+                127
+            } else {
+                126
+            };
+            return Err(ChildStatus(code).into());
+        }
+    };
+    let status = child.wait().context("waiting for the command")?;
+    let code = status
+        .code()
+        .unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
+    match u8::try_from(code).unwrap_or(255) {
+        0 => Ok(()),
+        code => Err(ChildStatus(code).into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn completions_know_the_commands() {
+        for shell in [
+            clap_complete::Shell::Bash,
+            clap_complete::Shell::Zsh,
+            clap_complete::Shell::Fish,
+        ] {
+            let mut text = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "rocexdp", &mut text);
+            let text = String::from_utf8(text).unwrap();
+            for word in ["copy", "receive-dir", "counters", "impair"] {
+                assert!(text.contains(word), "{shell}: {word}");
+            }
+        }
+    }
+}

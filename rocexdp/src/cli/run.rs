@@ -1,0 +1,34 @@
+//! `rocexdp run`.
+
+use std::{path::PathBuf, time::Duration};
+
+use anyhow::Context;
+
+use crate::control::{config::RunOptions, daemon};
+
+/// Options of `rocexdp run`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// TOML file with the same names as these options; an option given here goes before it
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    #[command(flatten)]
+    options: RunOptions,
+}
+
+/// Merges the configuration and runs the daemon.
+pub(super) fn run(args: Args) -> anyhow::Result<()> {
+    let options = match &args.config {
+        Some(path) => args.options.over(RunOptions::from_file(path)?),
+        None => args.options,
+    };
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .context("starting the runtime")?;
+    let done = runtime.block_on(daemon::run(options));
+    // A thread that reads a file on a dead server must not keep the process.
+    runtime.shutdown_timeout(Duration::from_secs(2));
+    done
+}

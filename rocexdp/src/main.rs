@@ -1,0 +1,7 @@
+//! The `rocexdp` command. Everything is in the library; see `rocexdp::cli`.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    rocexdp::cli::main()
+}
