@@ -92,7 +92,7 @@ fn kernel_traffic_passes_the_xdp_wire_unharmed_under_the_worst_faults() {
             "{counters:?}"
         );
         assert!(
-            port.other > 1000 && port.forwarded == port.other,
+            port.other > 50 && port.forwarded == port.other,
             "{counters:?}"
         );
     }
@@ -116,7 +116,7 @@ fn kernel_traffic_passes_the_userspace_wire_unharmed_and_the_wires_are_switched_
             "{relayed:?}"
         );
         assert!(
-            port.other > 1000 && port.forwarded == port.other,
+            port.other > 50 && port.forwarded == port.other,
             "{relayed:?}"
         );
     }
@@ -137,12 +137,8 @@ fn kernel_traffic_passes_the_userspace_wire_unharmed_and_the_wires_are_switched_
 #[ignore = "needs root: run by cargo xtask test"]
 fn the_xdp_wire_does_to_each_packet_what_its_number_decides() {
     const COUNT: u32 = 3000;
-    for vlan in [None, Some(7)] {
-        let mut lab = Lab::up(LabConfig {
-            vlan,
-            ..LabConfig::named(name("lxd"))
-        })
-        .unwrap();
+    for tags in 0..=2 {
+        let mut lab = Lab::up(LabConfig::named(name("lxd"))).unwrap();
         for (address, seed) in Host::B.addresses().into_iter().zip([7, 8]) {
             let asked = faults(&format!("drop=5%,ce=20%,corrupt=10%,seed={seed}"));
             lab.impair(asked).unwrap();
@@ -150,8 +146,10 @@ fn the_xdp_wire_does_to_each_packet_what_its_number_decides() {
             // Two sizes: linear, and with a fragment in XDP.
             for (run, size) in [60, 4100].into_iter().enumerate() {
                 let capture = Capture::start(lab.host(Host::B));
-                Sender::new(&lab, Host::A, address).send(0..COUNT, size);
-                let arrived = capture.finish(address, if vlan.is_some() { 2 } else { 1 });
+                Sender::new(&lab, Host::A, address)
+                    .tags(tags)
+                    .send(0..COUNT, size);
+                let arrived = capture.finish(address);
                 let mut expected = 0;
                 let by_number: BTreeMap<u32, _> = arrived
                     .iter()
@@ -186,7 +184,10 @@ fn the_xdp_wire_does_to_each_packet_what_its_number_decides() {
                 "{corrupted} of 10 % of the rest"
             );
         }
-        assert_no_link_drops(&lab);
+        if tags == 0 {
+            // A tagged packet ends at b for want of a VLAN device, and counts as dropped there.
+            assert_no_link_drops(&lab);
+        }
         lab.down().unwrap();
     }
 }
@@ -198,10 +199,8 @@ fn packets_that_are_not_ecn_capable_are_never_marked() {
     lab.impair(faults("ce=100%")).unwrap();
     for address in Host::B.addresses() {
         let capture = Capture::start(lab.host(Host::B));
-        let mut sender = Sender::new(&lab, Host::A, address);
-        sender.set_ecn(0);
-        sender.send(0..100, 60);
-        let arrived = capture.finish(address, 1);
+        Sender::new(&lab, Host::A, address).ecn(0).send(0..100, 60);
+        let arrived = capture.finish(address);
         assert_eq!(arrived.len(), 100);
         assert!(
             arrived
@@ -223,7 +222,7 @@ fn the_userspace_wire_duplicates_reorders_and_delays_as_decided() {
         lab.impair(asked).unwrap();
         let capture = Capture::start(lab.host(Host::B));
         Sender::new(&lab, Host::A, address).send(0..COUNT, 4100);
-        let arrived = capture.finish(address, 1);
+        let arrived = capture.finish(address);
         let (mut overtaken, mut held) = (0, 0);
         for n in 0..COUNT {
             let decision = fault::decide(&asked, 0, u64::from(n));
@@ -311,7 +310,7 @@ fn a_lab_leaves_nothing_behind_even_with_a_process_inside() {
 #[ignore = "needs root: run by cargo xtask test"]
 fn the_wire_runs_in_driver_mode_and_goes_with_its_owner() {
     let lab = Lab::up(LabConfig::named(name("lwd"))).unwrap();
-    for port in ["a", "b"] {
+    for port in [Host::A.port(), Host::B.port()] {
         let link = lab.wire().run(|| Link::by_name(port)).unwrap().unwrap();
         assert!(link.up && link.running && link.mtu == 4200, "{link:?}");
         assert_eq!((link.kind.as_deref(), link.rx_queues), (Some("veth"), 1));

@@ -319,7 +319,7 @@ fn lab_status(lab: &Lab) -> Result<LabStatus, Error> {
     Ok(LabStatus {
         config: lab.config().clone(),
         keeper: std::process::id(),
-        interface: lab.host_interface(),
+        interface: lab.host_interface().to_owned(),
         ipv6: lab.has_ipv6(),
         wire: if lab.is_relayed() { "userspace" } else { "xdp" }.to_owned(),
         impairments: lab.faults().map(|faults| Impairment(faults).to_string()),

@@ -74,18 +74,21 @@ impl Host {
         Mac([2, 10, 77, 0, 0, self.index() as u8 + 1])
     }
 
-    /// The wire's port towards it.
-    const fn port(self) -> &'static str {
+    /// The wire's port towards it, an interface in the wire's namespace.
+    pub const fn port(self) -> &'static str {
         match self {
-            Self::A => "a",
-            Self::B => "b",
+            Self::A => "port-a",
+            Self::B => "port-b",
         }
     }
 }
 
 impl fmt::Display for Host {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.port())
+        f.write_str(match self {
+            Self::A => "a",
+            Self::B => "b",
+        })
     }
 }
 
@@ -108,7 +111,7 @@ pub struct LabConfig {
     pub name: String,
     /// MTU of all links, bytes. 4200 carries path MTU 4096.
     pub mtu: u32,
-    /// The hosts' addresses are on a VLAN device with this id, so that frames carry 802.1Q tags.
+    /// The VLAN id of 802.1Q tags in the frames.
     pub vlan: Option<u16>,
     /// Give the hosts' interfaces a `pfifo` queue.
     pub qdisc: bool,
@@ -362,6 +365,7 @@ pub struct Lab {
     /// What userspace wires that are gone counted.
     relayed: [PortCounters; 2],
     faults: [Faults; 2],
+    drops_before: Vec<LinkDrops>,
     down: bool,
 }
 
@@ -379,19 +383,24 @@ impl Lab {
             .run(|| XdpWire::attach(ports))
             .map_err(Error::step("entering the wire's namespace"))
             .and_then(|wire| wire)
+            .and_then(|wire| topology.open_ports().map(|()| wire))
             .inspect_err(|_| {
                 // The first error is the one to report.
                 let _ = remove(&config.name);
             })?;
-        Ok(Self {
+        let mut lab = Self {
             config,
             topology,
             wire,
             relay: None,
             relayed: Default::default(),
             faults: Default::default(),
+            drops_before: Vec::new(),
             down: false,
-        })
+        };
+        // A host may have sent before the other end was up.
+        lab.drops_before = lab.read_drops()?;
+        Ok(lab)
     }
 
     /// What the lab looks like.
@@ -408,7 +417,7 @@ impl Lab {
         }
     }
 
-    /// The wire's namespace, for captures on its ports `a` and `b`.
+    /// The wire's namespace, for captures on its ports (see [`Host::port`]).
     pub fn wire(&self) -> &NetNs {
         &self.topology.wire
     }
@@ -418,12 +427,10 @@ impl Lab {
         self.topology.ipv6
     }
 
-    /// The interface of a host that has its addresses: `eth0`, or the VLAN device on it. XDP attaches to `eth0`.
-    pub fn host_interface(&self) -> String {
-        match self.config.vlan {
-            None => HOST_INTERFACE.to_owned(),
-            Some(id) => format!("{HOST_INTERFACE}.{id}"),
-        }
+    /// The interface of a host that has its addresses: `eth0`, or the VLAN device on it where the kernel has those. XDP
+    /// attaches to `eth0` either way. See `topology` for what that means for tags.
+    pub fn host_interface(&self) -> &str {
+        &self.topology.interface
     }
 
     /// Makes `command` run on a host.
@@ -498,11 +505,20 @@ impl Lab {
         Ok(counters)
     }
 
-    /// What the four ends of the two links lost.
+    /// What the four ends of the two links lost since the lab is up.
     ///
     /// # Errors
     /// An interface can't be read.
     pub fn link_drops(&self) -> Result<Vec<LinkDrops>, Error> {
+        let mut drops = self.read_drops()?;
+        for (now, before) in drops.iter_mut().zip(&self.drops_before) {
+            now.rx_dropped = now.rx_dropped.saturating_sub(before.rx_dropped);
+            now.tx_dropped = now.tx_dropped.saturating_sub(before.tx_dropped);
+        }
+        Ok(drops)
+    }
+
+    fn read_drops(&self) -> Result<Vec<LinkDrops>, Error> {
         let faults = self.wire.counters()?.map(|port| port.dropped);
         let mut all = Vec::new();
         for host in [Host::A, Host::B] {

@@ -1,6 +1,6 @@
 //! The lab's namespaces and links: made, looked at, removed.
 //!
-//! Two hosts, each with one interface `eth0`, and a wire between with a port for each, `a` and `b`. What is set on the
+//! Two hosts, each with one interface `eth0`, and a wire between with a port for each, `port-a` and `port-b`. What is set on the
 //! links is what a redirecting XDP program in the middle needs:
 //! - hosts fill checksums in themselves and don't leave segmentation to the device: a redirected frame loses the note
 //!   that its checksum is still missing (drivers/net/veth.c turns the skb into an XDP frame);
@@ -11,7 +11,8 @@
 //!   without a queueing discipline it drops (drivers/net/veth.c, `veth_xmit`, since Linux 6.16).
 //!
 //! With a VLAN the hosts' addresses are on a VLAN device `eth0.ID`, whose tags the kernel adds and removes; rocexdp
-//! attaches to the parent `eth0`, sees the tags and adds its own.
+//! attaches to the parent `eth0`, sees the tags and adds its own. On a kernel without VLAN devices (`CONFIG_VLAN_8021Q`)
+//! the addresses are on `eth0`: then only rocexdp's frames are tagged, and it must be told the id.
 
 use std::{
     fs, io,
@@ -53,6 +54,8 @@ pub struct Topology {
     pub wire: NetNs,
     /// The wire's ports, towards a and b.
     pub ports: [IfIndex; 2],
+    /// The hosts' interface that has the addresses.
+    pub interface: String,
     /// Whether the hosts have IPv6 addresses: a kernel without IPv6 is no obstacle.
     pub ipv6: bool,
 }
@@ -82,35 +85,52 @@ impl Topology {
         let make = |name: &str| NetNs::create(name).map_err(Error::step("creating a namespace"));
         let (wire, hosts) = (make(&wire)?, [make(&a)?, make(&b)?]);
         let fds = [hosts[0].as_fd().as_raw_fd(), hosts[1].as_fd().as_raw_fd()];
-        wire.run(|| -> Result<(), Error> {
-            silence_ipv6();
-            for host in [Host::A, Host::B] {
-                create_pair(host, fds[host.index()], config.mtu)
-                    .map_err(Error::step("creating a veth pair"))?;
-            }
-            Ok(())
-        })
-        .map_err(Error::step("entering the wire's namespace"))??;
-        let mut ipv6 = true;
-        for host in [Host::A, Host::B] {
-            ipv6 &= hosts[host.index()]
-                .run(|| configure_host(host, config))
-                .map_err(Error::step("entering a host's namespace"))??;
-        }
         let ports = wire
             .run(|| -> Result<_, Error> {
+                silence_ipv6();
                 Ok([
-                    configure_port(Host::A, config)?,
-                    configure_port(Host::B, config)?,
+                    add_port(Host::A, fds[0], config)?,
+                    add_port(Host::B, fds[1], config)?,
                 ])
             })
             .map_err(Error::step("entering the wire's namespace"))??;
+        let mut ipv6 = true;
+        let mut interface = String::new();
+        for host in [Host::A, Host::B] {
+            let addressed = hosts[host.index()]
+                .run(|| configure_host(host, config))
+                .map_err(Error::step("entering a host's namespace"))??;
+            ipv6 &= addressed.ipv6;
+            interface = addressed.interface;
+        }
         Ok(Self {
             hosts,
             wire,
             ports,
+            interface,
             ipv6,
         })
+    }
+}
+
+impl Topology {
+    /// Sets the wire's ports up: now frames pass, so the program must be there. Only now, when the hosts have GRO:
+    /// `veth_open` looks at the other side to see whether this one can be redirected to (`veth_set_xdp_features`).
+    ///
+    /// # Errors
+    /// The kernel can't redirect frames in fragments to veth.
+    pub fn open_ports(&self) -> Result<(), Error> {
+        self.wire
+            .run(|| {
+                for port in self.ports {
+                    set_up(port).map_err(Error::step("setting a port of the wire up"))?;
+                    if XdpFeatures::of(port)?.is_some_and(|found| !found.redirect_target_frags()) {
+                        return Err(Error::NoRedirect(Link::by_index(port)?.name));
+                    }
+                }
+                Ok(())
+            })
+            .map_err(Error::step("entering the wire's namespace"))?
     }
 }
 
@@ -206,23 +226,22 @@ fn delete(index: IfIndex) -> io::Result<()> {
     Ok(())
 }
 
-/// To be called when the host's side has GRO: only `veth_open` looks at the other side (`veth_set_xdp_features`) to see
-/// whether this one can be redirected to.
-fn configure_port(host: Host, config: &LabConfig) -> Result<IfIndex, Error> {
+fn add_port(host: Host, fd: i32, config: &LabConfig) -> Result<IfIndex, Error> {
+    create_pair(host, fd, config.mtu).map_err(Error::step("creating a veth pair"))?;
     let link = Link::by_name(host.port())?;
     if config.qdisc {
         // For what the userspace wire sends: a redirect passes a queueing discipline by.
         add_pfifo(link.index).map_err(Error::step("adding a pfifo queue"))?;
     }
-    set_up(link.index).map_err(Error::step("setting a port of the wire up"))?;
-    match XdpFeatures::of(link.index)? {
-        Some(features) if !features.redirect_target_frags() => Err(Error::NoRedirect(link.name)),
-        _ => Ok(link.index),
-    }
+    Ok(link.index)
 }
 
-/// Returns whether the host has an IPv6 address.
-fn configure_host(host: Host, config: &LabConfig) -> Result<bool, Error> {
+struct Addressed {
+    interface: String,
+    ipv6: bool,
+}
+
+fn configure_host(host: Host, config: &LabConfig) -> Result<Addressed, Error> {
     let loopback = Link::by_name("lo")?;
     set_up(loopback.index).map_err(Error::step("setting lo up"))?;
     let link = Link::by_name(HOST_INTERFACE)?;
@@ -239,20 +258,20 @@ fn configure_host(host: Host, config: &LabConfig) -> Result<bool, Error> {
         add_pfifo(link.index).map_err(Error::step("adding a pfifo queue"))?;
     }
     set_up(link.index).map_err(Error::step("setting a host's interface up"))?;
-    let addressed = match config.vlan {
-        None => link.index,
-        Some(id) => {
-            let name = format!("{HOST_INTERFACE}.{id}");
-            add_vlan(&name, link.index, id).map_err(Error::step("creating a VLAN device"))?;
-            let vlan = Link::by_name(&name)?;
-            set_up(vlan.index).map_err(Error::step("setting a VLAN device up"))?;
-            vlan.index
-        }
+    let vlan = config.vlan.map(|id| (id, format!("{HOST_INTERFACE}.{id}")));
+    let addressed = match vlan {
+        None => link,
+        Some((id, name)) => match add_vlan(&name, link.index, id) {
+            Ok(()) => Link::by_name(&name)?,
+            Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => link,
+            Err(error) => return Err(Error::Step("creating a VLAN device", error)),
+        },
     };
+    set_up(addressed.index).map_err(Error::step("setting a host's interface up"))?;
     let [ipv4, ipv6] = host.addresses();
-    add_address(addressed, ipv4, 24).map_err(Error::step("adding an IPv4 address"))?;
-    match add_address(addressed, ipv6, 64) {
-        Ok(()) => Ok(true),
+    add_address(addressed.index, ipv4, 24).map_err(Error::step("adding an IPv4 address"))?;
+    let ipv6 = match add_address(addressed.index, ipv6, 64) {
+        Ok(()) => true,
         // IPv6 is not built in, or disabled.
         Err(error)
             if matches!(
@@ -260,10 +279,14 @@ fn configure_host(host: Host, config: &LabConfig) -> Result<bool, Error> {
                 Some(libc::EAFNOSUPPORT | libc::EOPNOTSUPP | libc::EACCES | libc::EPERM)
             ) =>
         {
-            Ok(false)
+            false
         }
-        Err(error) => Err(Error::Step("adding an IPv6 address", error)),
-    }
+        Err(error) => return Err(Error::Step("adding an IPv6 address", error)),
+    };
+    Ok(Addressed {
+        interface: addressed.name,
+        ipv6,
+    })
 }
 
 fn add_vlan(name: &str, parent: IfIndex, id: u16) -> io::Result<()> {

@@ -8,15 +8,17 @@
 #![allow(dead_code, reason = "each test file uses a part")]
 
 use std::{
-    net::{IpAddr, SocketAddr, UdpSocket},
+    net::{IpAddr, UdpSocket},
     os::fd::OwnedFd,
     process::Command,
     time::Duration,
 };
 
 use rocexdp::{
-    lab::{Host, Lab},
+    lab::{HOST_INTERFACE, Host, Lab},
+    net::Link,
     sys::netns::NetNs,
+    xsk::{Xsk, XskConfig},
 };
 use rustix::net::{AddressFamily, RecvFlags, SocketType, eth, sockopt};
 
@@ -67,55 +69,133 @@ fn number(payload: &[u8]) -> u32 {
     }
 }
 
-/// Sends numbered packets to UDP port 4791.
+/// Sends numbered packets to UDP port 4791, as whole frames over AF_XDP: only so can they have tags.
 pub struct Sender {
-    socket: UdpSocket,
-    to: SocketAddr,
+    socket: Xsk,
+    from: Host,
+    to: IpAddr,
+    ecn: u8,
+    tags: usize,
     /// Takes the packets, so that the kernel does not answer "port unreachable".
     _sink: UdpSocket,
 }
 
 impl Sender {
     pub fn new(lab: &Lab, from: Host, to: IpAddr) -> Self {
-        let to = SocketAddr::new(to, 4791);
         let any: IpAddr = if to.is_ipv4() {
             [0; 4].into()
         } else {
             [0u16; 8].into()
         };
-        let bind = |host, port| {
-            lab.host(host)
-                .run(|| UdpSocket::bind((any, port)))
-                .unwrap()
-                .unwrap()
-        };
-        let mut sender = Self {
-            socket: bind(from, 0),
+        let sink = lab
+            .host(from.peer())
+            .run(|| UdpSocket::bind((any, 4791)))
+            .unwrap()
+            .unwrap();
+        let socket = lab
+            .host(from)
+            .run(|| {
+                let link = Link::by_name(HOST_INTERFACE).unwrap();
+                Xsk::open(&XskConfig::new(HOST_INTERFACE, link.index.0, 0)).unwrap()
+            })
+            .unwrap();
+        Self {
+            socket,
+            from,
             to,
-            _sink: bind(from.peer(), 4791),
-        };
-        sender.set_ecn(2);
-        sender
-    }
-
-    /// ECN bits of what is sent from now on.
-    pub fn set_ecn(&mut self, ecn: u8) {
-        if self.to.is_ipv4() {
-            sockopt::set_ip_tos(&self.socket, ecn).unwrap();
-        } else {
-            sockopt::set_ipv6_tclass(&self.socket, u32::from(ecn)).unwrap();
+            ecn: 2,
+            tags: 0,
+            _sink: sink,
         }
     }
 
+    /// ECN bits of what is sent from now on.
+    pub fn ecn(mut self, ecn: u8) -> Self {
+        self.ecn = ecn;
+        self
+    }
+
+    /// Number of VLAN tags of what is sent from now on: two are 802.1ad with 802.1Q in it.
+    pub fn tags(mut self, tags: usize) -> Self {
+        self.tags = tags;
+        self
+    }
+
+    fn frame(&self, number: u32, size: usize) -> Vec<u8> {
+        let mut frame = Vec::new();
+        frame.extend(self.from.peer().mac().0);
+        frame.extend(self.from.mac().0);
+        for tag in (0..self.tags).rev() {
+            frame.extend(if tag == 1 {
+                [0x88, 0xa8, 0, 9]
+            } else {
+                [0x81, 0, 0, 7]
+            });
+        }
+        let udp_length = u16::try_from(size + 8).unwrap().to_be_bytes();
+        match self.to {
+            IpAddr::V4(to) => {
+                frame.extend([8, 0]);
+                let mut ip = vec![0x45, self.ecn];
+                ip.extend(u16::try_from(size + 28).unwrap().to_be_bytes());
+                ip.extend([0, 0, 0x40, 0, 64, 17, 0, 0]);
+                ip.extend(self.from.ipv4().octets());
+                ip.extend(to.octets());
+                let sum = !ones_sum(&ip);
+                ip[10..12].copy_from_slice(&sum.to_be_bytes());
+                frame.extend(ip);
+            }
+            IpAddr::V6(to) => {
+                frame.extend([0x86, 0xdd, 0x60, self.ecn << 4, 0, 0]);
+                frame.extend(udp_length);
+                frame.extend([17, 64]);
+                frame.extend(self.from.ipv6().octets());
+                frame.extend(to.octets());
+            }
+        }
+        frame.extend([0xc0, 0, 0x12, 0xb7]);
+        frame.extend(udp_length);
+        frame.extend([0, 0]);
+        frame.extend(payload(number, size));
+        frame
+    }
+
     /// Sends packets with these numbers and `size` bytes of UDP payload, slowly enough for a capture.
-    pub fn send(&self, numbers: std::ops::Range<u32>, size: usize) {
+    pub fn send(&mut self, numbers: std::ops::Range<u32>, size: usize) {
         for n in numbers {
-            self.socket.send_to(&payload(n, size), self.to).unwrap();
+            let frame = self.frame(n, size);
+            self.socket
+                .transmit(frame.len(), |pieces| {
+                    let mut rest = frame.as_slice();
+                    for piece in pieces {
+                        let (now, later) = rest.split_at(piece.len());
+                        piece.copy_from_slice(now);
+                        rest = later;
+                    }
+                })
+                .unwrap();
+            self.socket.flush().unwrap();
             if n % 32 == 31 {
                 std::thread::sleep(Duration::from_micros(500));
             }
         }
+        for _ in 0..1000 {
+            self.socket.flush().unwrap();
+            if self.socket.in_flight() == 0 {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        panic!("not everything was sent");
     }
+}
+
+fn ones_sum(bytes: &[u8]) -> u16 {
+    let sum: u32 = bytes
+        .chunks(2)
+        .map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]])))
+        .sum();
+    ((sum & 0xffff) + (sum >> 16)) as u16
 }
 
 /// A packet that arrived.
@@ -149,17 +229,8 @@ impl Capture {
         Self { socket }
     }
 
-    /// The packets to `address` in order of arrival, when none came for 300 ms. Each is seen by `devices` devices: a
-    /// tagged packet by the parent and, if the tag was right, by the VLAN device.
-    pub fn finish(self, address: IpAddr, devices: usize) -> Vec<Arrived> {
-        let all = self.drain(address);
-        assert!(all.chunks(devices).all(|same| {
-            same.len() == devices && same.iter().all(|copy| copy.number == same[0].number)
-        }));
-        all.into_iter().step_by(devices).collect()
-    }
-
-    fn drain(self, address: IpAddr) -> Vec<Arrived> {
+    /// The packets to `address` in order of arrival, when none came for 300 ms.
+    pub fn finish(self, address: IpAddr) -> Vec<Arrived> {
         let mut arrived = Vec::new();
         let mut buffer = vec![0u8; 16_384];
         for _ in 0..1_000_000 {
@@ -174,20 +245,16 @@ impl Capture {
 }
 
 fn parse(frame: &[u8], address: IpAddr) -> Option<Arrived> {
-    // The kernel takes a tag out of the frame before it shows it.
-    let ip = frame.get(14..)?;
+    // The kernel takes the outer tag out of the frame before it shows it, and leaves an inner one.
+    let inner_tag = frame.get(12..14)? == [0x81, 0];
+    let ip = frame.get(if inner_tag { 18 } else { 14 }..)?;
     let (udp, ce, ip_checksum_right, to_address) = match (ip.first()? >> 4, address) {
         (4, IpAddr::V4(v4)) => {
             let header = usize::from(ip[0] & 0xf) * 4;
-            let mut sum: u32 = ip[..header]
-                .chunks(2)
-                .map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]])))
-                .sum();
-            sum = (sum & 0xffff) + (sum >> 16);
             (
                 &ip[header..],
                 ip[1] & 3 == 3,
-                sum == 0xffff,
+                ones_sum(&ip[..header]) == 0xffff,
                 ip[16..20] == v4.octets() && ip[9] == 17,
             )
         }
