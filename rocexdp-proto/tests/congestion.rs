@@ -348,3 +348,45 @@ fn a_cnp_for_a_qp_that_has_sent_nothing_cuts_nothing() {
     );
     assert_eq!(rate(&pair), None);
 }
+
+/// Paced so slowly that packets are farther apart than the ACK timeout: only where an answer is due may its absence count.
+#[test]
+fn slow_is_not_late() {
+    let mut config = config(Share::NEVER);
+    config.endpoint[0].rp.rpg_max_rate = Rate::from_mbps(1);
+    config.endpoint[0].ack_req_interval = 5;
+    config.timeout = 9; // 2.1 ms; a packet takes 8.7 ms.
+    for faults in &mut config.faults {
+        faults.delay_ns = 10_000;
+    }
+    let mut pair = Pair::new(&config);
+    let size = 20 << 10;
+    let bytes = write(&mut pair, 1, size);
+    // The 13th packet is lost; all others have left by the time the peer says so. Then it gets slow.
+    pair.script = Some(Box::new(|end, n, _, _| {
+        if end == 0 && n == 12 {
+            Fate::Drop
+        } else {
+            Fate::Pass
+        }
+    }));
+    pair.run(Duration::from_micros(25));
+    let now = pair.now();
+    let signal = CongestionSignal {
+        ce_marks: 0,
+        cnps: 1,
+    };
+    pair.ends[0]
+        .endpoint
+        .handle_congestion(now, QPNS[0], signal);
+    assert!(pair.run(LONG));
+    assert!(bytes.copy() == pattern(size, 1));
+    let s = stats(&pair, 0);
+    assert_eq!((s.packet_seq_err, s.local_ack_timeout_err), (1, 0));
+    assert_eq!(s.retransmitted_packets, 8);
+    assert!(
+        pair.now() > Timestamp::from_micros(40_000),
+        "{}",
+        pair.now()
+    );
+}

@@ -2,9 +2,12 @@
 
 mod common;
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
-use common::{LONG, outcomes, pattern, recv_wr, send_wr, target, write_op};
+use common::{Craft, LONG, outcomes, pattern, recv_wr, send_wr, target, write_op};
+use rocexdp_common::headers::Syndrome;
+use rocexdp_common::opcode::rc;
 use rocexdp_proto::drive::{FrameIo, step};
 use rocexdp_proto::ids::{PathMtu, Psn, Qpn, WrId, gid_from_ipv4};
 use rocexdp_proto::mem::Access;
@@ -229,13 +232,17 @@ fn posting_follows_the_state() {
     );
 }
 
-/// Keeps what is sent.
+/// Keeps what is sent; what is received was there before.
 #[derive(Default)]
-struct Sink(Vec<Vec<u8>>);
+struct Sink(Vec<Vec<u8>>, VecDeque<Vec<u8>>);
 
 impl FrameIo for Sink {
-    fn receive(&mut self, _: usize, _: &mut dyn FnMut(&RxMeta, Frags<'_>)) -> usize {
-        0
+    fn receive(&mut self, budget: usize, sink: &mut dyn FnMut(&RxMeta, Frags<'_>)) -> usize {
+        let n = budget.min(self.1.len());
+        for frame in self.1.drain(..n) {
+            sink(&RxMeta::default(), &[&frame]);
+        }
+        n
     }
     fn tx_room(&mut self) -> bool {
         true
@@ -400,4 +407,35 @@ fn the_first_packet_in_rtr_is_reported_and_answered() {
         [(1, CqeOpcode::Send, Status::Success)]
     );
     assert!(inbox.copy() == pattern(64, 1));
+}
+
+/// The ACK timer has run out, but the ACK is there: behind more frames than one step takes in.
+#[test]
+fn an_answer_that_waits_in_the_receive_queue_is_not_lost() {
+    let config = PairConfig::default();
+    let late = Timestamp::from_micros(5_000);
+    let run = |with_ack: bool, junk: usize| {
+        let mut pair = Pair::new(&config);
+        let (_, region) = target(&mut pair, 64);
+        let wr = send_wr(1, write_op(&region), &Bytes::of(pattern(64, 1)), 64);
+        pair.post_send(0, wr).unwrap();
+        let ep = &mut pair.ends[0].endpoint;
+        let mut io = Sink::default();
+        step(ep, NOW, &mut io, 64);
+        io.1.extend((0..junk).map(|_| vec![0; 60]));
+        if with_ack {
+            let ack = Craft::new(1, rc::ACKNOWLEDGE, config.psn[0]).aeth(Syndrome::Ack(31));
+            io.1.push_back(ack.frame(&config, 1));
+        }
+        let mut steps = 0;
+        while ep.qp_info(QPNS[0]).unwrap().stats.local_ack_timeout_err == 0 && steps < 40 {
+            step(ep, late, &mut io, 64);
+            steps += 1;
+        }
+        steps
+    };
+    assert_eq!(run(true, 200), 40, "no timeout");
+    assert_eq!(run(false, 0), 1);
+    assert_eq!(run(false, 200), 4, "as soon as all frames are in");
+    assert_eq!(run(false, 100_000), 17, "a flood does not stop the timers");
 }

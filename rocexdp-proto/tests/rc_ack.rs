@@ -301,3 +301,51 @@ fn an_ack_in_the_middle_of_a_message_completes_nothing_and_moves_the_window() {
         (FIRST.add(5), 0)
     );
 }
+
+#[test]
+fn an_old_nak_that_was_overtaken_changes_nothing() {
+    let config = small();
+    let (mut pair, _) = writing(&config, 8);
+    pair.script = Some(Box::new(
+        |end, _, _, _| {
+            if end == 1 { Fate::Drop } else { Fate::Pass }
+        },
+    ));
+    pair.run(Duration::from_micros(10));
+    for (at, syndrome) in [
+        (4, ACK),
+        (4, Syndrome::NakRemoteAccess),
+        (2, Syndrome::NakSequence),
+        (0, Syndrome::RnrNak(0)),
+        (0, Syndrome::NakInvalidRequest),
+    ] {
+        let ack = Craft::new(1, rc::ACKNOWLEDGE, FIRST.add(at)).aeth(syndrome);
+        pair.inject(0, ack.frame(&config, 1));
+        pair.run(Duration::ZERO);
+        let info = pair.ends[0].endpoint.qp_info(pair.ends[0].qp.qpn).unwrap();
+        assert_eq!(
+            (info.unacked_psn, info.stats.retransmitted_packets),
+            (FIRST.add(5), 0)
+        );
+        assert_eq!(pair.completions(0).len(), 0, "{syndrome:?}");
+    }
+}
+
+#[test]
+fn an_acknowledgement_leaves_before_a_request() {
+    let config = small();
+    let mut pair = Pair::new(&config);
+    let (_, region) = target(&mut pair, 64);
+    pair.capture();
+    pair.post_recv(0, recv_wr(1, &Bytes::filled(64, 0), 64))
+        .unwrap();
+    pair.post_send(1, send_wr(2, SendOp::Send, &Bytes::of(pattern(64, 1)), 64))
+        .unwrap();
+    let write = Craft::new(0, rc::WRITE_ONLY, FIRST)
+        .reth(region.va, region.rkey.0, 0)
+        .asking();
+    pair.inject(1, write.frame(&config, 0));
+    pair.run(Duration::ZERO);
+    let left: Vec<_> = pair.sent.iter().map(|s| (s.end, s.bth.opcode)).collect();
+    assert_eq!(left, [(1, rc::ACKNOWLEDGE), (1, rc::SEND_ONLY)]);
+}
