@@ -2,9 +2,9 @@
 //! repair of XDP's PSN trackers.
 //!
 //! XDP tracks PSNs before the ICRC is checked, so a corrupted PSN can derail a tracker. Whenever a
-//! QP has been quiet for a while and its tracker disagrees with the transport, the transport's PSN
-//! is published for XDP to adopt. Quiet is judged by two looks that saw the same number of packets:
-//! a packet between XDP and the transport would make a correct tracker seem wrong.
+//! tracker disagrees with the transport although everything that XDP redirected has been received,
+//! the transport's PSN is published for XDP to adopt. It takes two such looks with no packet between
+//! them: with packets on their way a correct tracker is ahead of the transport.
 
 use std::mem::offset_of;
 use std::sync::atomic::Ordering;
@@ -65,7 +65,7 @@ impl Publisher {
 
     /// Publishes the queue and up to 256 QPs, going round.
     pub fn publish(&mut self, maps: &Maps, endpoint: &Endpoint, io: &XskIo) {
-        self.publish_queue(maps, endpoint, io);
+        let drained = self.publish_queue(maps, endpoint, io);
         for _ in 0..self.live.len().min(BATCH) {
             if self.next >= self.live.len() {
                 self.next = 0;
@@ -77,12 +77,13 @@ impl Publisher {
             let mut out = QpEngine::default();
             if endpoint.fill(live.qpn, &mut out) {
                 maps.qp_engine.store(live.slot, &out);
-                resync(maps, live, &out);
+                resync(maps, live, &out, drained);
             }
         }
     }
 
-    fn publish_queue(&self, maps: &Maps, endpoint: &Endpoint, io: &XskIo) {
+    /// Whether all packets that XDP had redirected by now have been received, or lost and counted.
+    fn publish_queue(&self, maps: &Maps, endpoint: &Endpoint, io: &XskIo) -> bool {
         let mut out = QueueEngine::default();
         io.fill(&mut out);
         let counters = endpoint.counters();
@@ -97,15 +98,26 @@ impl Publisher {
             *to = *from;
         }
         maps.queue_engine.store(self.queue, &out);
+        let ends = |q| {
+            Some((
+                maps.queue_counters.load(q)?.redirected,
+                maps.queue_engine.load(q)?,
+            ))
+        };
+        (0..maps.queues)
+            .filter_map(ends)
+            .all(|(redirected, engine)| {
+                redirected == engine.rx_packets + engine.xsk_rx_dropped + engine.xsk_rx_ring_full
+            })
     }
 }
 
-fn resync(maps: &Maps, live: &mut Live, engine: &QpEngine) {
+fn resync(maps: &Maps, live: &mut Live, engine: &QpEngine, drained: bool) {
     let Some(counters) = maps.counters(live.slot) else {
         return;
     };
     let tracker = counters.requests;
-    if tracker.valid == 0 || tracker.expected_psn == engine.expected_psn {
+    if tracker.valid == 0 || tracker.expected_psn == engine.expected_psn || !drained {
         live.suspect_at = None;
         return;
     }
