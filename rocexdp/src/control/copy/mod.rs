@@ -22,9 +22,10 @@ pub const CHUNK: usize = 1 << 20;
 /// WRITEs that may be under way at once, and chunks of staging memory.
 pub const CHUNKS: usize = 16;
 
-/// Local ACK timeout of copies: 4.096 us x 2^14 = 67 ms.
-const ACK_TIMEOUT: u8 = 14;
-/// Retries after a timeout or a sequence NAK: with [`ACK_TIMEOUT`], a peer that has gone is given up after half a second.
+/// Local ACK timeout of copies: 4.096 us x 2^15 = 134 ms. A peer without a processor of its own may not run for tens of
+/// milliseconds; shorter, and that looks like loss. Longer, and a retransmission that is lost itself stalls for longer.
+const ACK_TIMEOUT: u8 = 15;
+/// Retries after a timeout or a sequence NAK: with [`ACK_TIMEOUT`], a peer that has gone is given up after a second.
 const RETRY_COUNT: u8 = 7;
 /// RNR NAK timer code 12, 0.64 ms; WRITEs never meet it.
 const MIN_RNR_TIMER: u8 = 12;
