@@ -65,12 +65,15 @@ impl QpCounters {
         let kind = kind(packet);
         if let Some(count) = self.kinds.get_mut(kind as usize) {
             count.packets += 1;
-            count.bytes += u64::from(packet.frame_len);
+            count.bytes += u64::from(packet.end);
         }
         if self.first_seen_ns == 0 {
             self.first_seen_ns = now_ns;
         }
-        self.last_seen_ns = now_ns;
+        // Times of different exactness: none may go back.
+        if now_ns > self.last_seen_ns {
+            self.last_seen_ns = now_ns;
+        }
         if let Kind::Cnp = kind {
             self.last_cnp_ns = now_ns;
             return;

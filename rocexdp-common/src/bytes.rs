@@ -8,6 +8,12 @@ pub trait Bytes {
     /// Bytes of the frame, from the Ethernet header on.
     fn len(&self) -> usize;
 
+    /// Whether the frame has all bytes before `end`. What [`Bytes::len`] would tell, where that is dearer to ask.
+    #[inline(always)]
+    fn reaches(&self, end: usize) -> bool {
+        end <= self.len()
+    }
+
     /// Whether there are none.
     #[inline(always)]
     fn is_empty(&self) -> bool {
@@ -16,6 +22,13 @@ pub trait Bytes {
 
     /// The `N` bytes from `offset` on, or `None` when the frame ends before.
     fn load<const N: usize>(&self, offset: usize) -> Option<[u8; N]>;
+
+    /// The same, for loops and for headers that few packets have: XDP then has one way to read them, not the fast one
+    /// and the other, so that the verifier has fewer paths to walk.
+    #[inline(always)]
+    fn load_rare<const N: usize>(&self, offset: usize) -> Option<[u8; N]> {
+        self.load(offset)
+    }
 }
 
 impl Bytes for [u8] {

@@ -75,7 +75,7 @@ fn words<B: Bytes + ?Sized>(frame: &B, mut crc: u32, from: u32, to: u32) -> Opti
         if at == to {
             return Some(crc);
         }
-        crc = feed(crc, u32::from_le_bytes(frame.load(at as usize)?));
+        crc = feed(crc, u32::from_le_bytes(frame.load_rare(at as usize)?));
         at += 4;
     }
     None
@@ -117,17 +117,21 @@ pub fn check<B: Bytes + ?Sized>(frame: &B, packet: &Packet) -> Option<bool> {
     let ip_at = packet.ip_at as usize;
     let (crc, options_at) = match packet.ip {
         IpVersion::V4 => (
-            header(AFTER_LRH, &frame.load(ip_at)?, &IPV4_ONES),
+            header(AFTER_LRH, &frame.load_rare(ip_at)?, &IPV4_ONES),
             Ipv4Hdr::LEN,
         ),
         IpVersion::V6 => (
-            header(AFTER_LRH, &frame.load(ip_at)?, &IPV6_ONES),
+            header(AFTER_LRH, &frame.load_rare(ip_at)?, &IPV6_ONES),
             Ipv6Hdr::LEN,
         ),
     };
     let crc = words(frame, crc, packet.ip_at + options_at as u32, packet.udp_at)?;
-    let crc = header(crc, &frame.load(packet.udp_at as usize)?, &UDP_BTH_ONES);
+    let crc = header(
+        crc,
+        &frame.load_rare(packet.udp_at as usize)?,
+        &UDP_BTH_ONES,
+    );
     let stored_at = packet.end.checked_sub(ICRC_LEN as u32)?;
     let crc = words(frame, crc, packet.udp_at + UDP_BTH_LEN as u32, stored_at)?;
-    Some(u32::from_le_bytes(frame.load(stored_at as usize)?) == !crc)
+    Some(u32::from_le_bytes(frame.load_rare(stored_at as usize)?) == !crc)
 }

@@ -15,6 +15,7 @@ pub mod ids;
 pub mod maps;
 pub mod opcode;
 pub mod parse;
+pub mod reason;
 pub mod track;
 pub mod verdict;
 pub mod wire;

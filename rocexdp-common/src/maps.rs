@@ -26,6 +26,8 @@
 
 use crate::ids::Gid;
 
+pub use crate::reason::{REASON_ALL, REASON_NAMES, Reason};
+
 /// The map holding the QPs' configuration.
 pub const QP_CONFIG: &str = "QP_CONFIG";
 /// The map holding what XDP counted per QP and queue.
@@ -165,7 +167,7 @@ pub const KIND_NAMES: [&str; KINDS] = [
 pub struct Count {
     /// Packets.
     pub packets: u64,
-    /// Bytes of the frames, Ethernet header included, FCS not.
+    /// Bytes of the frames, Ethernet header included, padding and FCS not.
     pub bytes: u64,
 }
 
@@ -210,13 +212,13 @@ pub struct QpCounters {
     pub redirected: u64,
     /// Packets that found no socket in the slot.
     pub no_socket: u64,
-    /// Time of the first packet, ns of CLOCK_MONOTONIC; 0: none.
+    /// Time of the first packet, ns of CLOCK_MONOTONIC; 0: none. By the kernel's tick: up to 10 ms early.
     pub first_seen_ns: u64,
-    /// Time of the last packet.
+    /// Time of the last packet; by the kernel's tick, but never before the two below.
     pub last_seen_ns: u64,
-    /// Time of the last CE-marked packet.
+    /// Time of the last CE-marked packet, exact.
     pub last_ce_ns: u64,
-    /// Time of the last CNP.
+    /// Time of the last CNP, exact.
     pub last_cnp_ns: u64,
     /// PSN of the last ACK or NAK, 24 bits.
     pub last_ack_psn: u32,
@@ -310,75 +312,6 @@ impl FlowState {
         path_mtu: 0,
         reserved: [0; 15],
     };
-}
-
-macro_rules! reasons {
-    ($($(#[doc = $doc:literal])* $name:ident => $text:literal,)*) => {
-        /// Why XDP did not take a packet as RoCEv2 for a QP. One reason is one counter.
-        #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-        #[repr(u8)]
-        pub enum Reason { $($(#[doc = $doc])* $name,)* }
-        /// Names of the reasons, for output, in order.
-        pub const REASON_NAMES: &[&str] = &[$($text,)*];
-        /// All reasons, in order.
-        pub const REASON_ALL: &[Reason] = &[$(Reason::$name,)*];
-    };
-}
-
-reasons! {
-    /// Frame ends inside the Ethernet header or a VLAN tag.
-    EthTruncated => "eth_truncated",
-    /// More than two VLAN tags.
-    VlanDepth => "vlan_depth",
-    /// IPv4 header cut short, wrong version or IHL below 5.
-    Ipv4Malformed => "ipv4_malformed",
-    /// IPv4 total length disagrees with the frame.
-    Ipv4Length => "ipv4_length",
-    /// UDP fragment of IPv4: no transport header can be trusted.
-    Ipv4Fragment => "ipv4_fragment",
-    /// IPv6 header cut short or wrong version.
-    Ipv6Malformed => "ipv6_malformed",
-    /// IPv6 payload length disagrees with the frame.
-    Ipv6Length => "ipv6_length",
-    /// IPv6 fragment.
-    Ipv6Fragment => "ipv6_fragment",
-    /// IPv6 extension headers: more than the program follows, or cut short.
-    Ipv6Extension => "ipv6_extension",
-    /// UDP header cut short.
-    UdpTruncated => "udp_truncated",
-    /// UDP length disagrees with the IP length.
-    UdpLength => "udp_length",
-    /// Port 4791, but too short for BTH and ICRC.
-    BthTruncated => "bth_truncated",
-    /// BTH transport version is not 0.
-    BthVersion => "bth_version",
-    /// Too short for the extension headers of its opcode, its pad and the ICRC.
-    ExtensionTruncated => "extension_truncated",
-    /// Undefined opcode.
-    UnknownOpcode => "unknown_opcode",
-    /// Destination is our address, its QPN is no QP of ours.
-    UnknownQpn => "unknown_qpn",
-    /// The QP exists, but with another local address.
-    LocalAddress => "local_address",
-    /// The QP exists, but its peer has another address.
-    PeerAddress => "peer_address",
-    /// The opcode's transport service is not the QP's.
-    TransportMismatch => "transport_mismatch",
-    /// CNP of a wrong length or form.
-    CnpMalformed => "cnp_malformed",
-    /// CNP with a wrong ICRC.
-    CnpIcrc => "cnp_icrc",
-    /// No AF_XDP socket in the QP's slot of the XSKMAP.
-    NoSocket => "no_socket",
-    /// A map entry could not be had (full, or a queue index outside the maps).
-    MapFull => "map_full",
-}
-
-impl Reason {
-    /// Whether the packet was known to be RoCEv2 (UDP port 4791) when this was found.
-    pub const fn is_rocev2(self) -> bool {
-        self as u8 >= Self::UdpLength as u8
-    }
 }
 
 /// Room for reasons in [`QueueCounters`].

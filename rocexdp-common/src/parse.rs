@@ -19,7 +19,7 @@ use crate::{
     headers::{Aeth, Bth, ICRC_LEN, ROCE_UDP_PORT, Reth},
     ids::Gid,
     maps::{FlowKey, Reason},
-    opcode::{Operation, Position, ext, extensions_len},
+    opcode::{Opcode, Operation, Position, ext, extensions_len},
 };
 
 /// VLAN tags followed.
@@ -41,13 +41,11 @@ pub enum IpVersion {
 pub struct Packet {
     /// Source and destination address, destination QPN.
     pub flow: FlowKey,
-    /// Bytes of the whole frame, padding behind the IP packet included.
-    pub frame_len: u32,
     /// Where the IP header begins.
     pub ip_at: u32,
     /// Where the UDP header begins; the BTH follows it.
     pub udp_at: u32,
-    /// Where the ICRC, and with it the packet, ends.
+    /// Where the ICRC, and with it the packet, ends: all bytes of the frame but padding.
     pub end: u32,
     /// Payload bytes, without pad; of an undefined opcode all bytes between BTH and ICRC.
     pub payload: u32,
@@ -76,7 +74,6 @@ impl Packet {
             dest_qpn: 0,
             reserved: 0,
         },
-        frame_len: 0,
         ip_at: 0,
         udp_at: 0,
         end: 0,
@@ -172,14 +169,13 @@ pub fn parse<B: Bytes + ?Sized>(frame: &B) -> Result<Packet, NotParsed> {
 /// return a packet by value.
 #[inline(always)]
 pub(crate) fn parse_into<B: Bytes + ?Sized>(frame: &B, p: &mut Packet) -> Result<(), NotParsed> {
-    p.frame_len = frame.len() as u32;
     match ethernet(frame, p)? {
         ETH_IPV4 => ipv4(frame, p)?,
         ETH_IPV6 => ipv6(frame, p)?,
         _ => return Err(NotParsed::Other),
     }
-    udp(frame, p)?;
-    transport(frame, p)
+    let bth = udp(frame, p)?;
+    transport(frame, &bth, p)
 }
 
 /// Returns the EtherType behind the VLAN tags.
@@ -196,7 +192,7 @@ fn ethernet<B: Bytes + ?Sized>(frame: &B, p: &mut Packet) -> Result<u16, NotPars
             return Ok(ether_type);
         }
         if tags < MAX_VLAN_TAGS {
-            let tag: [u8; VlanHdr::LEN] = frame.load(at).ok_or(Reason::EthTruncated)?;
+            let tag: [u8; VlanHdr::LEN] = frame.load_rare(at).ok_or(Reason::EthTruncated)?;
             ether_type = u16::from_be_bytes([tag[2], tag[3]]);
             at += VlanHdr::LEN;
         }
@@ -214,7 +210,7 @@ fn ipv4<B: Bytes + ?Sized>(frame: &B, p: &mut Packet) -> Result<(), NotParsed> {
     if h[9] != UDP {
         return Err(NotParsed::Other);
     }
-    if p.frame_len < p.ip_at + header_len {
+    if !frame.reaches((p.ip_at + header_len) as usize) {
         return Err(Reason::Ipv4Malformed.into());
     }
     // More fragments, or an offset.
@@ -222,7 +218,7 @@ fn ipv4<B: Bytes + ?Sized>(frame: &B, p: &mut Packet) -> Result<(), NotParsed> {
         return Err(Reason::Ipv4Fragment.into());
     }
     let total = u32::from(u16::from_be_bytes([h[2], h[3]]));
-    if total < header_len || p.ip_at + total > p.frame_len {
+    if total < header_len || !frame.reaches((p.ip_at + total) as usize) {
         return Err(Reason::Ipv4Length.into());
     }
     p.ip = IpVersion::V4;
@@ -252,7 +248,7 @@ fn ipv6<B: Bytes + ?Sized>(frame: &B, p: &mut Packet) -> Result<(), NotParsed> {
         if !is_extension(next) {
             break;
         }
-        let [following, len] = frame.load(at as usize).ok_or(Reason::Ipv6Extension)?;
+        let [following, len] = frame.load_rare(at as usize).ok_or(Reason::Ipv6Extension)?;
         // `ipv6_optlen` and `ipv6_authlen` of include/net/ipv6.h.
         at += if next == AUTHENTICATION {
             (u32::from(len) + 2) * 4
@@ -263,7 +259,7 @@ fn ipv6<B: Bytes + ?Sized>(frame: &B, p: &mut Packet) -> Result<(), NotParsed> {
     }
     if next == FRAGMENT {
         // Every fragment names what it is a fragment of.
-        let [inner] = frame.load(at as usize).ok_or(Reason::Ipv6Extension)?;
+        let [inner] = frame.load_rare(at as usize).ok_or(Reason::Ipv6Extension)?;
         return Err(if inner == UDP || is_extension(inner) {
             Reason::Ipv6Fragment.into()
         } else {
@@ -277,7 +273,7 @@ fn ipv6<B: Bytes + ?Sized>(frame: &B, p: &mut Packet) -> Result<(), NotParsed> {
         return Err(NotParsed::Other);
     }
     let end = p.ip_at + Ipv6Hdr::LEN as u32 + u32::from(u16::from_be_bytes([h[4], h[5]]));
-    if end > p.frame_len {
+    if !frame.reaches(end as usize) {
         return Err(Reason::Ipv6Length.into());
     }
     if at > end {
@@ -294,53 +290,103 @@ fn ipv6<B: Bytes + ?Sized>(frame: &B, p: &mut Packet) -> Result<(), NotParsed> {
     Ok(())
 }
 
+/// Checks the UDP header, and reads the BTH with it.
 #[inline(always)]
-fn udp<B: Bytes + ?Sized>(frame: &B, p: &Packet) -> Result<(), NotParsed> {
+fn udp<B: Bytes + ?Sized>(frame: &B, p: &Packet) -> Result<[u8; Bth::LEN], NotParsed> {
     // Behind the IP packet stands padding, which is no header.
     if p.udp_len() < UdpHdr::LEN as u32 {
         return Err(Reason::UdpTruncated.into());
     }
-    let h: [u8; UdpHdr::LEN] = frame.load(p.udp_at as usize).ok_or(Reason::UdpTruncated)?;
-    if u16::from_be_bytes([h[2], h[3]]) != ROCE_UDP_PORT {
+    let (udp, bth) = match frame.load::<{ UdpHdr::LEN + Bth::LEN }>(p.udp_at as usize) {
+        Some([u0, u1, u2, u3, u4, u5, u6, u7, bth @ ..]) => {
+            ([u0, u1, u2, u3, u4, u5, u6, u7], Some(bth))
+        }
+        None => {
+            let udp = frame.load_rare(p.udp_at as usize);
+            (udp.ok_or(Reason::UdpTruncated)?, None)
+        }
+    };
+    if u16::from_be_bytes([udp[2], udp[3]]) != ROCE_UDP_PORT {
         return Err(NotParsed::Other);
     }
-    if u32::from(u16::from_be_bytes([h[4], h[5]])) != p.udp_len() {
+    if u32::from(u16::from_be_bytes([udp[4], udp[5]])) != p.udp_len() {
         return Err(Reason::UdpLength.into());
     }
-    Ok(())
+    bth.ok_or(Reason::BthTruncated.into())
 }
 
+/// What the parser needs to know of an opcode.
+#[derive(Clone, Copy)]
+struct OpcodeInfo {
+    operation: Option<(Operation, Position)>,
+    /// Bytes of all its extension headers.
+    headers: u8,
+    /// Bytes of those before RETH or AETH.
+    before: u8,
+    has_reth: bool,
+    has_aeth: bool,
+}
+
+/// One look instead of the table's many branches: the verifier would walk each.
+static OPCODES: [OpcodeInfo; 256] = {
+    let mut table = [OpcodeInfo {
+        operation: None,
+        headers: 0,
+        before: 0,
+        has_reth: false,
+        has_aeth: false,
+    }; 256];
+    let mut code = 0;
+    while code < 256 {
+        let opcode = Opcode(code as u8);
+        if let Some(e) = opcode.extensions() {
+            // rxe_opcode.c has the offset of each header.
+            let before = e & (ext::RDETH | ext::DETH | ext::XRCETH | ext::FETH);
+            table[code] = OpcodeInfo {
+                operation: opcode.decode(),
+                headers: extensions_len(e) as u8,
+                before: extensions_len(before) as u8,
+                has_reth: e & ext::RETH != 0,
+                has_aeth: e & ext::AETH != 0,
+            };
+        }
+        code += 1;
+    }
+    table
+};
+
 #[inline(always)]
-fn transport<B: Bytes + ?Sized>(frame: &B, p: &mut Packet) -> Result<(), NotParsed> {
+fn transport<B: Bytes + ?Sized>(
+    frame: &B,
+    bth: &[u8; Bth::LEN],
+    p: &mut Packet,
+) -> Result<(), NotParsed> {
     let Some(room) = p
         .udp_len()
         .checked_sub((UdpHdr::LEN + Bth::LEN + ICRC_LEN) as u32)
     else {
         return Err(Reason::BthTruncated.into());
     };
-    let bth_at = p.udp_at as usize + UdpHdr::LEN;
-    p.bth = Bth::parse(&frame.load(bth_at).ok_or(Reason::BthTruncated)?);
+    p.bth = Bth::parse(bth);
     p.flow.dest_qpn = p.bth.dest_qpn.get();
     if p.bth.version != 0 {
         return Err(Reason::BthVersion.into());
     }
-    p.operation = p.bth.opcode.decode();
+    let info = &OPCODES[usize::from(p.bth.opcode.0)];
+    p.operation = info.operation;
     p.payload = room;
-    let Some(extensions) = p.bth.opcode.extensions() else {
+    if info.operation.is_none() {
         return Ok(());
-    };
-    let beside_payload = extensions_len(extensions) as u32 + u32::from(p.bth.pad);
-    let Some(payload) = room.checked_sub(beside_payload) else {
+    }
+    let Some(payload) = room.checked_sub(u32::from(info.headers) + u32::from(p.bth.pad)) else {
         return Err(Reason::ExtensionTruncated.into());
     };
     p.payload = payload;
-    // What an opcode can have before its RETH or AETH (rxe_opcode.c: offsets of each header).
-    let before = extensions & (ext::RDETH | ext::DETH | ext::XRCETH | ext::FETH);
-    let at = bth_at + Bth::LEN + extensions_len(before);
-    if extensions & ext::RETH != 0 {
+    let at = p.udp_at as usize + UdpHdr::LEN + Bth::LEN + usize::from(info.before);
+    if info.has_reth {
         let reth = frame.load(at).ok_or(Reason::ExtensionTruncated)?;
         p.reth_length = Reth::parse(&reth).length;
-    } else if extensions & ext::AETH != 0 {
+    } else if info.has_aeth {
         let aeth = frame.load(at).ok_or(Reason::ExtensionTruncated)?;
         p.aeth = Some(Aeth::parse(&aeth));
     }

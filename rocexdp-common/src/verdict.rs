@@ -99,8 +99,9 @@ pub trait Env {
     fn queues(&self) -> u32;
     /// QP slots - 1.
     fn slot_mask(&self) -> u32;
-    /// CLOCK_MONOTONIC, ns.
-    fn now_ns(&self) -> u64;
+    /// CLOCK_MONOTONIC, ns; with `exact` false it may be that of the last tick of the kernel, at most 10 ms ago, which
+    /// costs less.
+    fn now_ns(&self, exact: bool) -> u64;
     /// [`local_addr`] flags of an address; 0: not ours.
     fn local_address(&self, gid: &Gid) -> u32;
     /// Reads the configuration in a slot; `None`: the slot is free, or was written meanwhile, so that what was read
@@ -234,6 +235,12 @@ pub const fn unclaimed(address_flags: u32, qpn_is_ours_elsewhere: bool) -> Optio
     }
 }
 
+/// Whether its time shall be exact: it tells of congestion.
+#[inline(always)]
+const fn is_news(packet: &Packet) -> bool {
+    packet.ecn == CE || matches!(packet.operation, Some((Operation::Cnp, _)))
+}
+
 /// A packet that a local QP takes.
 #[inline(always)]
 fn local<B: Bytes + ?Sized, E: Env>(
@@ -247,7 +254,7 @@ fn local<B: Bytes + ?Sized, E: Env>(
         return Outcome::PassedRoce(Some(Reason::MapFull));
     }
     let index = slot.wrapping_mul(env.queues()).wrapping_add(env.queue());
-    let now = env.now_ns();
+    let now = env.now_ns(is_news(packet));
     if matches!(packet.operation, Some((Operation::Cnp, _))) {
         return cnp(frame, packet, slot, index, terms, now, env);
     }
@@ -311,7 +318,7 @@ fn cnp<B: Bytes + ?Sized, E: Env>(
 /// Another's flow: counted, and passed whatever it is.
 #[inline(always)]
 fn foreign<E: Env>(packet: &Packet, env: &mut E) -> Outcome {
-    let now = env.now_ns();
+    let now = env.now_ns(is_news(packet));
     match env.with_flow(&packet.flow, |flow| flow.count(packet, now)) {
         None => return Outcome::PassedRoce(Some(Reason::MapFull)),
         Some(true) => env.flow_inserted(),

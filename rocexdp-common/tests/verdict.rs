@@ -303,7 +303,7 @@ fn a_cnp_ends_in_xdp_when_its_icrc_is_right() {
         m.dirty[5] = 0;
         m.now += 10;
         expect(&mut m, spec, Outcome::Consumed);
-        bytes += spec.build().len() as u64;
+        bytes += (spec.build().len() - spec.padding) as u64;
         let c = m.qp(5);
         assert_eq!(
             c.kinds[Kind::Cnp as usize],

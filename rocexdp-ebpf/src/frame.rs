@@ -1,7 +1,8 @@
-//! A frame as XDP sees it, read through helpers that also reach behind the first buffer.
+//! A frame as XDP sees it: its first buffer read directly, what lies behind it by helper.
 //!
 //! `bpf_xdp_load_bytes` and `bpf_xdp_get_buff_len` (net/core/filter.c) exist since kernel 5.18, in programs with and
-//! without `frags`.
+//! without `frags`. A call costs as much as all direct reads of a packet together, so they are for frames of several
+//! buffers whose headers do not all stand in the first.
 
 use core::mem::MaybeUninit;
 
@@ -11,10 +12,23 @@ use aya_ebpf::{
 };
 use rocexdp_common::bytes::Bytes;
 
+/// Offsets up to this are tried in the first buffer. The verifier tracks packet pointers up to 0xffff.
+const MAX_DIRECT: usize = 0x1fff;
+
+/// The same value, of which the compiler knows nothing: bounds check and access then use one register. Computed in two
+/// ways, as the compiler likes it, the verifier would take them for two unrelated packet pointers.
+#[inline(always)]
+fn opaque(mut value: usize) -> usize {
+    // SAFETY: no instruction at all.
+    unsafe { core::arch::asm!("/* {0} */", inout(reg) value, options(pure, nomem, nostack)) };
+    value
+}
+
 /// The frame of one context.
 pub struct Frame {
     ctx: *mut xdp_md,
-    len: usize,
+    data: usize,
+    data_end: usize,
 }
 
 impl Frame {
@@ -22,10 +36,13 @@ impl Frame {
     #[inline(always)]
     pub fn new(ctx: *mut xdp_md) -> Self {
         // SAFETY: the context is the kernel's.
-        let len = unsafe { bpf_xdp_get_buff_len(ctx) };
+        let data = unsafe { (*ctx).data } as usize;
+        // SAFETY: the context is the kernel's.
+        let data_end = unsafe { (*ctx).data_end } as usize;
         Self {
             ctx,
-            len: len as usize,
+            data,
+            data_end,
         }
     }
 }
@@ -33,11 +50,30 @@ impl Frame {
 impl Bytes for Frame {
     #[inline(always)]
     fn len(&self) -> usize {
-        self.len
+        // SAFETY: the context is the kernel's.
+        (unsafe { bpf_xdp_get_buff_len(self.ctx) }) as usize
+    }
+
+    #[inline(always)]
+    fn reaches(&self, end: usize) -> bool {
+        end <= self.data_end - self.data || end <= self.len()
     }
 
     #[inline(always)]
     fn load<const N: usize>(&self, offset: usize) -> Option<[u8; N]> {
+        let near = opaque(offset);
+        if near <= MAX_DIRECT {
+            let start = opaque(self.data + near);
+            if start + N <= self.data_end {
+                // SAFETY: these bytes lie within the first buffer; an array of bytes needs no alignment.
+                return Some(unsafe { *(start as *const [u8; N]) });
+            }
+        }
+        self.load_rare(offset)
+    }
+
+    #[inline(always)]
+    fn load_rare<const N: usize>(&self, offset: usize) -> Option<[u8; N]> {
         let mut bytes = MaybeUninit::<[u8; N]>::uninit();
         // SAFETY: the context is the kernel's, the buffer has N bytes.
         let status = unsafe {

@@ -5,6 +5,7 @@
 //! the frame ([`frame`]) and the maps ([`maps`]) and turns its outcome into an XDP action.
 #![no_std]
 #![no_main]
+#![feature(asm_experimental_arch)]
 // The macro `xdp` makes a second, undocumented function of each program.
 #![expect(missing_docs)]
 

@@ -12,7 +12,7 @@ use core::{
 use aya_ebpf::{
     Global,
     bindings::xdp_action,
-    helpers::generated::bpf_ktime_get_ns,
+    helpers::generated::{bpf_ktime_get_coarse_ns, bpf_ktime_get_ns},
     macros::map,
     maps::{Array, HashMap, LruHashMap, XskMap},
 };
@@ -105,9 +105,14 @@ impl Env for Maps {
     }
 
     #[inline(always)]
-    fn now_ns(&self) -> u64 {
-        // SAFETY: a helper call without arguments.
-        unsafe { bpf_ktime_get_ns() }
+    fn now_ns(&self, exact: bool) -> u64 {
+        if exact {
+            // SAFETY: a helper call without arguments.
+            unsafe { bpf_ktime_get_ns() }
+        } else {
+            // SAFETY: a helper call without arguments.
+            unsafe { bpf_ktime_get_coarse_ns() }
+        }
     }
 
     #[inline(always)]

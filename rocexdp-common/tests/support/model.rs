@@ -81,7 +81,7 @@ impl Env for Model {
         self.configs.len() as u32 - 1
     }
 
-    fn now_ns(&self) -> u64 {
+    fn now_ns(&self, _exact: bool) -> u64 {
         self.now
     }
 
