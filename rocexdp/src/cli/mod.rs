@@ -3,9 +3,9 @@
 //! Exit codes: 0 done; 1 failed; 2 wrong usage; 130, 143 ended by SIGINT, SIGTERM; 141 nobody reads the output any more.
 //! Errors go to standard error as `rocexdp: ...`, with their causes.
 
-mod copy;
+pub(crate) mod copy;
 mod counters;
-mod lab;
+pub(crate) mod lab;
 pub mod out;
 mod qp;
 mod run;

@@ -88,13 +88,12 @@ impl Source {
 /// The one interface with our program, of this network namespace.
 fn only_interface() -> anyhow::Result<String> {
     let links = Link::all()?;
-    let attached = links
-        .into_iter()
-        .filter(|link| !link.xdp.is_empty())
-        .map(|link| link.name);
-    let ours: Vec<_> = attached
-        .filter(|name| MapsView::of_interface(name).is_ok())
-        .collect();
+    let attached = links.into_iter().filter(|link| !link.xdp.is_empty());
+    let mut ours: Vec<_> = attached.map(|link| link.name).collect();
+    if ours.len() > 1 {
+        // A single one is taken as it is: what is wrong with it is the better message.
+        ours.retain(|name| MapsView::of_interface(name).is_ok());
+    }
     match ours.as_slice() {
         [one] => Ok(one.clone()),
         [] => bail!(

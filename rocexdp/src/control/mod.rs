@@ -40,7 +40,10 @@ fn shortened(text: String) -> String {
     }
     let head: String = text.chars().take(ENDS).collect();
     let tail: String = text.chars().skip(length - ENDS).collect();
-    format!("{head}\n... {} characters left out ...\n{tail}", length - 2 * ENDS)
+    format!(
+        "{head}\n... {} characters left out ...\n{tail}",
+        length - 2 * ENDS
+    )
 }
 
 #[cfg(test)]
