@@ -19,7 +19,7 @@ use std::{
 
 use lab_support::{Capture, Sender, name, ping};
 use rocexdp::{
-    lab::{Error, HOST_INTERFACE, Host, Impairment, Lab, LabConfig},
+    lab::{Error, HOST_INTERFACE, Host, Impairment, Lab, LabConfig, keeper},
     net::{Link, link::XdpMode},
     sys::netns::NetNs,
 };
@@ -323,4 +323,122 @@ fn the_wire_runs_in_driver_mode_and_goes_with_its_owner() {
         );
     }
     lab.down().unwrap();
+}
+
+fn rocexdp(arguments: &[&str]) -> Option<std::process::Output> {
+    let Some(binary) = std::env::var_os("ROCEXDP_BIN") else {
+        println!("SKIP: ROCEXDP_BIN does not name the binary (run by cargo xtask test)");
+        return None;
+    };
+    Some(Command::new(binary).args(arguments).output().unwrap())
+}
+
+fn said(output: &std::process::Output) -> String {
+    format!(
+        "{}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    )
+}
+
+/// Removes a kept lab even when the test fails.
+struct Kept(String);
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        let _ = keeper::down(&self.0);
+    }
+}
+
+#[test]
+#[ignore = "needs root: run by cargo xtask test"]
+fn a_kept_lab_outlives_the_command_and_is_removed_by_another() {
+    let lab = Kept(name("lke"));
+    let Some(up) = rocexdp(&["lab", "up", "--name", &lab.0]) else {
+        return;
+    };
+    assert!(up.status.success(), "{}", said(&up));
+    let again = rocexdp(&["lab", "up", "--name", &lab.0]).unwrap();
+    assert!(
+        !again.status.success() && said(&again).contains("exists already"),
+        "{}",
+        said(&again)
+    );
+
+    let ping = [
+        "lab",
+        "exec",
+        "--name",
+        &lab.0,
+        "a",
+        "--",
+        "ping",
+        "-c1",
+        "-W5",
+        "10.77.0.2",
+    ];
+    let output = rocexdp(&ping).unwrap();
+    assert!(output.status.success(), "{}", said(&output));
+    let impair = |text| rocexdp(&["lab", "impair", "--name", &lab.0, text]).unwrap();
+    let bad = impair("drop=1%,loss=2%");
+    assert!(
+        !bad.status.success() && said(&bad).contains("\"loss\" is unknown"),
+        "{}",
+        said(&bad)
+    );
+    let output = impair("drop=1%,delay=1ms,seed=7");
+    assert!(output.status.success(), "{}", said(&output));
+    let status = keeper::status(&lab.0).unwrap();
+    assert_eq!(status.wire, "userspace");
+    assert!(
+        status.impairments[1].contains("delay=1000000ns"),
+        "{:?}",
+        status.impairments
+    );
+    assert!(status.counters[0].forwarded > 0 && status.drops.iter().all(|link| link.total() == 0));
+    assert!(impair("clean").status.success());
+    assert_eq!(keeper::status(&lab.0).unwrap().wire, "xdp");
+
+    let down = rocexdp(&["lab", "down", "--name", &lab.0]).unwrap();
+    assert!(down.status.success(), "{}", said(&down));
+    assert_eq!(NetNs::names(&lab.0).unwrap(), Vec::<String>::new());
+    assert!(!keeper::socket_path(&lab.0).exists());
+    let down = rocexdp(&["lab", "down", "--name", &lab.0]).unwrap();
+    assert!(
+        !down.status.success() && said(&down).contains("there is no lab"),
+        "{}",
+        said(&down)
+    );
+}
+
+#[test]
+#[ignore = "needs root: run by cargo xtask test"]
+fn a_killed_keeper_takes_the_wire_with_it_and_the_rest_can_be_removed() {
+    let lab = Kept(name("lki"));
+    let Some(up) = rocexdp(&["lab", "up", "--name", &lab.0]) else {
+        return;
+    };
+    assert!(up.status.success(), "{}", said(&up));
+    let process = keeper::status(&lab.0).unwrap().keeper;
+    let process = rustix::process::Pid::from_raw(process.cast_signed()).unwrap();
+    rustix::process::kill_process(process, rustix::process::Signal::KILL).unwrap();
+
+    let wire = NetNs::open(&format!("{}-wire", lab.0)).unwrap();
+    let deadline = Instant::now() + Duration::from_secs(5);
+    while !wire
+        .run(|| Link::by_name(Host::A.port()).unwrap().xdp.is_empty())
+        .unwrap()
+    {
+        assert!(Instant::now() < deadline, "the program outlives its owner");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    drop(wire);
+    let mut removed = keeper::down(&lab.0).unwrap();
+    removed.sort();
+    assert_eq!(
+        removed,
+        ["a", "b", "wire"].map(|part| format!("{}-{part}", lab.0))
+    );
+    assert!(!keeper::socket_path(&lab.0).exists());
+    assert!(matches!(keeper::down(&lab.0), Err(Error::Missing(_))));
 }

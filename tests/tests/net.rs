@@ -56,7 +56,7 @@ fn a_veth_is_described_as_it_is() {
             assert_eq!(Link::by_index(link.index).unwrap().name, HOST_INTERFACE);
             assert!(Link::all().unwrap().iter().any(|other| other.name == "lo"));
 
-            let addressed = Link::by_name(lab.host_interface()).unwrap();
+            let addressed = Link::by_name(&lab.host_interface()).unwrap();
             if addressed.name == HOST_INTERFACE {
                 println!("the kernel has no VLAN devices: not tested");
             } else {

@@ -72,6 +72,11 @@ pub fn socket_path(lab: &str) -> PathBuf {
     Path::new(DIRECTORY).join(format!("lab-{lab}.sock"))
 }
 
+/// What a keeper has to say while it runs: nothing, unless something is wrong.
+fn log_path(lab: &str) -> PathBuf {
+    Path::new(DIRECTORY).join(format!("lab-{lab}.log"))
+}
+
 /// Starts a keeper as a process of its own, by `program` (this executable) with `arguments` (the hidden subcommand that
 /// calls [`keeper_main`]), and waits until its lab is up.
 ///
@@ -79,13 +84,20 @@ pub fn socket_path(lab: &str) -> PathBuf {
 /// The keeper's own error, or that it can't be started.
 pub fn up(program: &Path, arguments: &[&str], config: &LabConfig) -> Result<LabStatus, Error> {
     config.check()?;
+    // Before the log of a keeper that is there is touched.
+    topology::check_free(&config.name)?;
+    fs::create_dir_all(DIRECTORY).map_err(Error::step("making the keeper's directory"))?;
+    let log = log_path(&config.name);
+    let errors = fs::File::create(&log).map_err(Error::step("making the keeper's log"))?;
     let mut keeper = Command::new(program)
         .args(arguments)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
-        .stderr(Stdio::inherit())
+        // Not the caller's: whoever reads that to its end would wait for the keeper.
+        .stderr(errors)
         // Signals of the terminal (Ctrl-C) are not for the keeper.
         .process_group(0)
+        .current_dir("/")
         .spawn()
         .map_err(Error::step("starting the lab's keeper"))?;
     let text = serde_json::to_string(config).map_err(|error| Error::Config(error.to_string()))?;
@@ -104,6 +116,7 @@ pub fn up(program: &Path, arguments: &[&str], config: &LabConfig) -> Result<LabS
         Ok(Answer::Done) => status(&config.name),
         Ok(Answer::Error(text)) => {
             let _ = keeper.wait();
+            let _ = fs::remove_file(&log);
             Err(Error::Keeper(text))
         }
         _ => {
@@ -111,7 +124,8 @@ pub fn up(program: &Path, arguments: &[&str], config: &LabConfig) -> Result<LabS
                 .wait()
                 .map_err(Error::step("waiting for the lab's keeper"))?;
             Err(Error::Keeper(format!(
-                "the lab's keeper ended ({ended}) and said nothing"
+                "the lab's keeper ended ({ended}): see {}",
+                log.display()
             )))
         }
     }
@@ -164,6 +178,7 @@ pub fn down(lab: &str) -> Result<Vec<String>, Error> {
         Err(Error::Missing(_)) => {
             found = topology::remove(lab).map_err(Error::step("removing the lab"))?;
             let _ = fs::remove_file(&socket);
+            let _ = fs::remove_file(log_path(lab));
         }
         Err(error) => return Err(error),
     }
@@ -220,8 +235,12 @@ pub fn keeper_main() -> Result<(), Error> {
     let _ = writeln!(io::stdout(), "{text}");
     let (runtime, mut lab, listener, path) = outcome?;
     let result = runtime.block_on(serve(&mut lab, &listener));
+    let log = log_path(&lab.config().name);
     let removed = lab.down();
     let _ = fs::remove_file(path);
+    if removed.is_ok() {
+        let _ = fs::remove_file(log);
+    }
     // Answered only now: whoever asked sees nothing left.
     if let Ok(Some(mut asker)) = result {
         let answer = match &removed {
@@ -319,7 +338,7 @@ fn lab_status(lab: &Lab) -> Result<LabStatus, Error> {
     Ok(LabStatus {
         config: lab.config().clone(),
         keeper: std::process::id(),
-        interface: lab.host_interface().to_owned(),
+        interface: lab.host_interface(),
         ipv6: lab.has_ipv6(),
         wire: if lab.is_relayed() { "userspace" } else { "xdp" }.to_owned(),
         impairments: lab.faults().map(|faults| Impairment(faults).to_string()),

@@ -429,8 +429,8 @@ impl Lab {
 
     /// The interface of a host that has its addresses: `eth0`, or the VLAN device on it where the kernel has those. XDP
     /// attaches to `eth0` either way. See `topology` for what that means for tags.
-    pub fn host_interface(&self) -> &str {
-        &self.topology.interface
+    pub fn host_interface(&self) -> String {
+        self.topology.interface.clone()
     }
 
     /// Makes `command` run on a host.

@@ -27,6 +27,8 @@ use crate::{
 
 /// Frames taken from a port at once.
 const BATCH: usize = 64;
+/// Chunks to receive into, for each port: 64 MiB, 8192 frames of path MTU 4096.
+const RING: u32 = 16_384;
 /// How long the thread sleeps at most, so that it sees a request to stop.
 const MAX_SLEEP: Duration = Duration::from_millis(20);
 /// How long it waits for a port that can't take more.
@@ -60,7 +62,12 @@ impl Relay {
         faults: [Faults; 2],
     ) -> Result<Self, Error> {
         let open = |(name, index): (&str, IfIndex)| {
-            Xsk::open(&XskConfig::new(name, index.0, 0)).map_err(Error::Socket)
+            let mut config = XskConfig::new(name, index.0, 0);
+            // Nothing holds the hosts back while this thread does not run: room for what they send meanwhile.
+            config.rx_size = RING;
+            config.fill_size = RING;
+            config.frames_rx = RING;
+            Xsk::open(&config).map_err(Error::Socket)
         };
         let [a, b] = ports;
         let sockets = namespace

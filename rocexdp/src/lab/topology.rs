@@ -66,14 +66,7 @@ impl Topology {
     /// # Errors
     /// The name is in use, a right is missing, or a step failed: it is named.
     pub fn create(config: &LabConfig) -> Result<Self, Error> {
-        let existing = NetNs::names(&format!("{}-", config.name))
-            .map_err(Error::step("listing namespaces"))?;
-        if namespaces(&config.name)
-            .iter()
-            .any(|name| existing.contains(name))
-        {
-            return Err(Error::Exists(config.name.clone()));
-        }
+        check_free(&config.name)?;
         Self::build(config).inspect_err(|_| {
             // The first error is the one to report.
             let _ = remove(&config.name);
@@ -141,6 +134,18 @@ pub fn namespaces(lab: &str) -> [String; 3] {
         format!("{lab}-b"),
         format!("{lab}-wire"),
     ]
+}
+
+/// That no lab has this name.
+///
+/// # Errors
+/// [`Error::Exists`].
+pub fn check_free(lab: &str) -> Result<(), Error> {
+    let existing = NetNs::names(lab).map_err(Error::step("listing namespaces"))?;
+    if namespaces(lab).iter().any(|name| existing.contains(name)) {
+        return Err(Error::Exists(lab.to_owned()));
+    }
+    Ok(())
 }
 
 /// Removes what exists of a lab: links first, so that they go even when a process lives on in a namespace. Returns the
