@@ -201,6 +201,15 @@ fn a_solicited_message_says_so() {
         [false, false, true, false, false, false],
         "only on the last packet"
     );
+
+    // A WRITE makes no completion at the peer that could be solicited.
+    let (_, region) = target(&mut pair, 3000);
+    pair.sent.clear();
+    let mut wr = send_wr(3, common::write_op(&region), &source, 3000);
+    wr.solicited = true;
+    pair.post_send(0, wr).unwrap();
+    assert!(pair.run(LONG));
+    assert!(pair.sent.iter().all(|s| !s.bth.solicited));
 }
 
 #[test]

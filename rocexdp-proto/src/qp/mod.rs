@@ -322,6 +322,8 @@ impl Qp {
         self.send.reset();
         responder::reset(&mut self.recv, &self.rq);
         self.congestion = congestion;
+        // The pacer is new; a timer that still comes finds nothing to do.
+        self.waiting.pace = false;
         self.route = None;
         self.cnp_owed = false;
         self.silent = true;
