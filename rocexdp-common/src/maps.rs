@@ -58,8 +58,8 @@ pub const GLOBAL_QUEUES: &str = "N_QUEUES";
 /// Global in the object: QP slots - 1, `u32`; the number of slots is a power of two.
 pub const GLOBAL_SLOT_MASK: &str = "SLOT_MASK";
 
-/// Global in the object: 1 makes the program log each refusal by aya-log, `u8`; 0, the default, costs nothing,
-/// because the verifier removes the branch.
+/// Global in the object, `u8`: 1 makes the program log each refused or malformed packet by aya-log (`EbpfLogger`); 0, the
+/// default, costs nothing, because the verifier removes the branch.
 pub const GLOBAL_LOG_REFUSALS: &str = "LOG_REFUSALS";
 
 /// QP slots unless asked otherwise.

@@ -6,8 +6,6 @@
 #![no_std]
 #![no_main]
 #![feature(asm_experimental_arch)]
-// The macro `xdp` makes a second, undocumented function of each program.
-#![expect(missing_docs)]
 
 mod frame;
 mod maps;
@@ -17,6 +15,7 @@ use aya_ebpf::{
     macros::xdp,
     programs::XdpContext,
 };
+use aya_log_ebpf::info;
 use rocexdp_common::verdict::{self, Action};
 
 use crate::{frame::Frame, maps::Maps};
@@ -24,25 +23,31 @@ use crate::{frame::Frame, maps::Maps};
 /// For devices that can hand over a frame in several buffers.
 #[xdp(frags)]
 pub fn rocexdp_frags(ctx: XdpContext) -> u32 {
-    program(ctx.ctx)
+    program(&ctx)
 }
 
 /// For all others.
 #[xdp]
 pub fn rocexdp(ctx: XdpContext) -> u32 {
-    program(ctx.ctx)
+    program(&ctx)
 }
 
 #[inline(always)]
-fn program(ctx: *mut xdp_md) -> u32 {
+fn program(ctx: &XdpContext) -> u32 {
+    let md: *mut xdp_md = ctx.ctx;
     // SAFETY: the kernel gave us the context.
-    let queue = unsafe { (*ctx).rx_queue_index };
+    let queue = unsafe { (*md).rx_queue_index };
     let Some(mut maps) = Maps::of_queue(queue) else {
         return xdp_action::XDP_PASS;
     };
-    let frame = Frame::new(ctx);
-    let outcome = verdict::run(&frame, &mut maps);
+    let outcome = verdict::run(&Frame::new(md), &mut maps);
     maps.book(outcome);
+    if maps::log_refusals()
+        && let Some(reason) = outcome.reason()
+    {
+        // The reason's number: names would need a string for each here. Userspace has them.
+        info!(ctx, "refused: reason {}, queue {}", reason as u8, queue);
+    }
     match outcome.action() {
         Action::Pass => xdp_action::XDP_PASS,
         Action::Drop => xdp_action::XDP_DROP,

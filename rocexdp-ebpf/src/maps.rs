@@ -59,6 +59,16 @@ static N_QUEUES: Global<u32> = Global::new(1);
 #[unsafe(no_mangle)]
 static SLOT_MASK: Global<u32> = Global::new(DEFAULT_SLOTS - 1);
 
+/// 1: log each refusal, malformed packets included. The verifier removes what a 0 here makes dead.
+#[unsafe(no_mangle)]
+static LOG_REFUSALS: Global<u8> = Global::new(0);
+
+/// Whether to log refusals.
+#[inline(always)]
+pub fn log_refusals() -> bool {
+    LOG_REFUSALS.load() != 0
+}
+
 /// The maps as one receive queue uses them.
 pub struct Maps {
     queue: u32,

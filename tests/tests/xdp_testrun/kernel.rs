@@ -12,7 +12,7 @@ use std::{
 
 use aya::{
     Ebpf, EbpfLoader, VerifierLogLevel,
-    maps::{Array, HashMap, MapData, XskMap},
+    maps::{Array, HashMap, MapData, RingBuf, XskMap},
     programs::{TestRun as _, TestRunOptions, Xdp},
 };
 use rocexdp::{
@@ -114,10 +114,16 @@ pub struct Kernel {
 impl Kernel {
     /// Loads; to be called inside a [`Stage`].
     pub fn load(program: &'static str) -> Self {
+        Self::load_logging(program, false)
+    }
+
+    /// Loads with refusals logged, or not.
+    pub fn load_logging(program: &'static str, refusals: bool) -> Self {
         let mut ebpf = EbpfLoader::new()
             .verifier_log_level(VerifierLogLevel::STATS)
             .override_global(maps::GLOBAL_QUEUES, &TOLD, true)
             .override_global(maps::GLOBAL_SLOT_MASK, &(SLOTS - 1), true)
+            .override_global(maps::GLOBAL_LOG_REFUSALS, &u8::from(refusals), true)
             .map_max_entries(maps::QP_CONFIG, SLOTS)
             .map_max_entries(maps::QP_COUNTERS, SLOTS * TOLD)
             .map_max_entries(maps::QP_ENGINE, SLOTS)
@@ -204,6 +210,17 @@ impl Kernel {
         let mut map: XskMap<_> = map.try_into().expect("an XSKMAP");
         map.set(entry, socket.as_fd(), 0).expect("an entry");
         self.sockets.push(socket);
+    }
+
+    /// Records in aya-log's ring, and whether each tells of a refusal.
+    pub fn log(&mut self) -> Vec<bool> {
+        let map = self.ebpf.map_mut("AYA_LOGS").expect("AYA_LOGS");
+        let mut ring: RingBuf<_> = map.try_into().expect("a ring buffer");
+        let mut records = vec![];
+        while let Some(record) = ring.next() {
+            records.push(record.windows(7).any(|w| w == b"refused"));
+        }
+        records
     }
 
     fn array<const N: usize>(&self, name: &str) -> Array<&MapData, [u8; N]> {

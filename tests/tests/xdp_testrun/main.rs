@@ -579,6 +579,24 @@ fn the_verifiers_work_stays_far_below_its_limit() {
     });
 }
 
+#[test]
+#[ignore = "needs root: run by cargo xtask test"]
+fn refusals_are_logged_only_when_asked_for() {
+    Stage::run(|| {
+        for program in [PROGRAM_PLAIN, PROGRAM_FRAGS] {
+            for asked in [false, true] {
+                let mut kernel = Kernel::load_logging(program, asked);
+                kernel.configure(&model());
+                kernel.open_socket(0);
+                kernel.run(&send(RC4, 1).build());
+                kernel.run(&send(RC4, 1).from(C4).build());
+                let expected: &[bool] = if asked { &[true] } else { &[] };
+                assert_eq!(kernel.log(), expected, "{program}");
+            }
+        }
+    });
+}
+
 /// A random packet for or past one of the QPs, right or wrong in some way.
 fn random_frame(random: &mut Random, fixtures: &[(&'static str, Vec<u8>, Outcome)]) -> Vec<u8> {
     let mut frame = if random.chance(3) {
