@@ -15,6 +15,8 @@ pub mod maps;
 pub mod mem;
 pub mod net;
 pub mod node;
+pub mod out;
+pub mod process;
 pub mod sys;
 pub mod view;
 pub mod xsk;

@@ -14,7 +14,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use rocexdp_proto::time::Rate;
 use tokio::sync::watch;
 
-use super::{block_on, out};
+use super::block_on;
 use crate::{
     control::{
         config::{Assignment, RunOptions},
@@ -32,6 +32,7 @@ use crate::{
     loader::AttachWish,
     net::{Link, neigh::Route},
     node::Node,
+    out,
     view::text,
 };
 

@@ -1,10 +1,13 @@
 //! `rocexdp counters`.
 
-use super::{out, qp::Source};
-use crate::view::{
-    counters,
-    model::{Counters, Queue, VERSION},
-    text,
+use super::qp::Source;
+use crate::{
+    out,
+    view::{
+        counters,
+        model::{Counters, Queue, VERSION},
+        text,
+    },
 };
 
 /// Options of `rocexdp counters`.

@@ -4,11 +4,13 @@ use std::ffi::OsString;
 
 use anyhow::Context;
 
-use super::{out, own_program, run_program};
+use super::run_program;
 use crate::{
     lab::{self, Host, Impairment, LabConfig, keeper},
+    out,
+    process::own_program,
     sys::netns::NetNs,
-    view::table::{Column, Table},
+    view::lab::{drops_line, wire_table},
 };
 
 /// Which lab.
@@ -148,55 +150,5 @@ fn addresses(host: Host, ipv6: bool) -> String {
         format!("{}, {}", host.ipv4(), host.ipv6())
     } else {
         host.ipv4().to_string()
-    }
-}
-
-/// What happened on the wire, by sending host.
-pub(crate) fn wire_table(counters: &[lab::PortCounters; 2]) -> Table {
-    let mut table = Table::new(&[
-        Column::text("FROM", 0),
-        Column::number("RoCEv2", 0),
-        Column::number("DROPPED", 0),
-        Column::number("CE-MARKED", 0),
-        Column::number("CORRUPTED", 0),
-        Column::number("DUPLICATED", 0),
-        Column::number("REORDERED", 0),
-        Column::number("OTHER", 0),
-        Column::number("FAILED", 0),
-    ]);
-    for (host, c) in ["a", "b"].into_iter().zip(counters) {
-        let numbers = [
-            c.packets,
-            c.dropped,
-            c.marked,
-            c.corrupted,
-            c.duplicated,
-            c.reordered,
-            c.other,
-            c.failed,
-        ];
-        table.row(std::iter::once(host.to_owned()).chain(numbers.map(|n| n.to_string())));
-    }
-    table
-}
-
-/// What the links lost by themselves.
-pub(crate) fn drops_line(drops: &[lab::LinkDrops]) -> String {
-    let lost: Vec<_> = drops
-        .iter()
-        .filter(|end| end.total() > 0)
-        .map(|end| {
-            format!(
-                "{} of {} lost {}",
-                end.interface,
-                end.namespace,
-                end.total()
-            )
-        })
-        .collect();
-    if lost.is_empty() {
-        "links: no frame lost\n".to_owned()
-    } else {
-        format!("links: {}\n", lost.join(", "))
     }
 }

@@ -3,19 +3,24 @@
 //! Exit codes: 0 done; 1 failed; 2 wrong usage; 130, 143 ended by SIGINT, SIGTERM; 141 nobody reads the output any more.
 //! Errors go to standard error as `rocexdp: ...`, with their causes.
 
-pub(crate) mod copy;
+mod copy;
 mod counters;
-pub(crate) mod lab;
-pub mod out;
+mod lab;
 mod qp;
 mod run;
 
-use std::{ffi::OsString, fmt, io, path::PathBuf, process::ExitCode, time::Duration};
+use std::{ffi::OsString, fmt, io, process::ExitCode, time::Duration};
 
 use anyhow::Context;
 use clap::{CommandFactory, Parser, Subcommand};
 
-use crate::{bench, control::settings::UsageError, demo, sys::netns::NetNs};
+use crate::{
+    bench,
+    control::settings::UsageError,
+    demo, out,
+    process::{Interrupted, Signals},
+    sys::netns::NetNs,
+};
 
 /// RDMA (RoCEv2) over any Linux NIC, with XDP and AF_XDP.
 #[derive(Debug, Parser)]
@@ -52,21 +57,6 @@ enum Command {
         shell: clap_complete::Shell,
     },
 }
-
-/// A signal ended the command.
-#[derive(Clone, Copy, Debug)]
-pub struct Interrupted(pub u8);
-
-impl fmt::Display for Interrupted {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            2 => f.write_str("interrupted"),
-            number => write!(f, "ended by signal {number}"),
-        }
-    }
-}
-
-impl std::error::Error for Interrupted {}
 
 /// A command's own exit code, which `rocexdp` takes over in silence.
 #[derive(Clone, Copy, Debug)]
@@ -147,7 +137,7 @@ pub(crate) fn block_on<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyh
         .build()
         .context("starting the runtime")?;
     let done = runtime.block_on(async {
-        let mut signals = crate::control::daemon::Signals::new()?;
+        let mut signals = Signals::new()?;
         tokio::select! {
             done = work => done,
             (number, _) = signals.next() => Err(Interrupted(number).into()),
@@ -156,11 +146,6 @@ pub(crate) fn block_on<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyh
     // A thread that reads a file on a dead server must not keep the process.
     runtime.shutdown_timeout(Duration::from_secs(2));
     done
-}
-
-/// This program's own file, to start it again.
-pub(crate) fn own_program() -> anyhow::Result<PathBuf> {
-    std::env::current_exe().context("finding this program's own file")
 }
 
 /// Runs another program to its end in the given namespace and takes over how it ended.

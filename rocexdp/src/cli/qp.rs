@@ -8,11 +8,11 @@ use std::{
 use anyhow::{anyhow, bail};
 use serde::Serialize;
 
-use super::out;
 use crate::{
     control::{settings::UsageError, units::Span},
     maps::{MapsView, QpView},
     net::Link,
+    out,
     view::{
         model::{Flow, Qp, QpList, VERSION},
         qp, text,

@@ -17,7 +17,6 @@ use anyhow::{Context, bail};
 use rustix::fs::{Gid, Mode};
 use tokio::{
     net::{TcpListener, UnixListener},
-    signal::unix::{SignalKind, signal},
     sync::{broadcast::error::RecvError, watch},
     task::JoinSet,
 };
@@ -33,7 +32,7 @@ use super::{
     settings,
     token::Token,
 };
-use crate::node::Node;
+use crate::{node::Node, out::chain, process::Signals};
 
 /// Connections to the control socket served at once; more wait.
 const MAX_CLIENTS: usize = 64;
@@ -117,36 +116,6 @@ fn text(address: Option<SocketAddr>) -> String {
 
 fn note(text: impl std::fmt::Display) {
     eprintln!("rocexdp: {text}");
-}
-
-/// The signals that end the daemon.
-pub struct Signals {
-    interrupt: tokio::signal::unix::Signal,
-    terminate: tokio::signal::unix::Signal,
-    hangup: tokio::signal::unix::Signal,
-}
-
-impl Signals {
-    /// From now on they are caught.
-    ///
-    /// # Errors
-    /// The system's.
-    pub fn new() -> anyhow::Result<Self> {
-        Ok(Self {
-            interrupt: signal(SignalKind::interrupt()).context("catching SIGINT")?,
-            terminate: signal(SignalKind::terminate()).context("catching SIGTERM")?,
-            hangup: signal(SignalKind::hangup()).context("catching SIGHUP")?,
-        })
-    }
-
-    /// Waits for one of them: its number and name.
-    pub async fn next(&mut self) -> (u8, &'static str) {
-        tokio::select! {
-            _ = self.interrupt.recv() => (2, "SIGINT"),
-            _ = self.terminate.recv() => (15, "SIGTERM"),
-            _ = self.hangup.recv() => (1, "SIGHUP"),
-        }
-    }
 }
 
 async fn tell_events(mut events: tokio::sync::broadcast::Receiver<crate::node::NodeEvent>) {
@@ -260,7 +229,7 @@ async fn serve_client(mut client: Client, node: Arc<Node>, linger: Duration) {
             let token = match token.as_deref().map(Token::from_text).transpose() {
                 Ok(token) => token,
                 Err(error) => {
-                    let _ = client.reply(&Reply::Failed(super::chain(&error))).await;
+                    let _ = client.reply(&Reply::Failed(chain(&error))).await;
                     return;
                 }
             };
@@ -298,7 +267,7 @@ async fn copy(client: &mut Client, node: &Node, job: CopyJob) -> Option<Reply> {
             done = &mut copying => return Some(match done {
                 Ok(report) => Reply::Done(Box::new(report)),
                 Err(error) => {
-                    let text = super::chain(&error);
+                    let text = chain(&error);
                     note(format_args!("copy to {to}: {text}"));
                     Reply::Failed(text)
                 }

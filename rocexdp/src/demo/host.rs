@@ -12,12 +12,12 @@ use std::{
 
 use anyhow::{Context, bail};
 
-use super::process::{Cancel, Offspring};
 use crate::{
-    cli::{out, own_program},
     control::copy::CopyReport,
     lab::{Host, Lab},
     maps::{MapsView, QpView},
+    out,
+    process::{Cancel, Offspring, own_program},
     sys::netns::NetNs,
 };
 

@@ -5,7 +5,7 @@
 //! at the end, on an error and on SIGINT, SIGTERM or SIGHUP; every wait is bounded.
 
 mod host;
-mod process;
+
 mod sampler;
 mod show;
 
@@ -22,15 +22,12 @@ use rocexdp_common::fault::Faults;
 use rocexdp_proto::rng::Rng;
 use sha2::{Digest, Sha256};
 
-use self::{
-    host::Station,
-    process::{Cancel, on_own_thread},
-    sampler::Sampler,
-};
+use self::{host::Station, sampler::Sampler};
 use crate::{
-    cli::out,
     control::{copy::CopyReport, exchange::Sha256Digest, settings::UsageError, units::ByteSize},
     lab::{BadImpairment, Host, Impairment, Lab, LabConfig},
+    out,
+    process::{Cancel, on_own_thread},
 };
 
 /// Options of `rocexdp demo`.

@@ -2,14 +2,14 @@
 
 use super::{host::Station, sampler::Sample};
 use crate::{
-    cli::{
-        lab::{drops_line, wire_table},
-        out,
-    },
     control::copy::CopyReport,
     lab::Lab,
     maps::QpView,
-    view::{plot, qp, text},
+    out,
+    view::{
+        lab::{drops_line, wire_table},
+        plot, qp, text,
+    },
 };
 
 /// Width where standard output is no terminal.

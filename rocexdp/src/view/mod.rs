@@ -3,6 +3,7 @@
 //! Reads nothing and prints nothing: map values in, text out. Each number's source and blind spot is in [`model`]'s head.
 
 pub mod counters;
+pub mod lab;
 pub mod model;
 pub mod plot;
 pub mod qp;

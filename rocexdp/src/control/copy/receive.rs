@@ -19,7 +19,6 @@ use tokio::{
 
 use super::{
     super::{
-        chain,
         confine::{Incoming, ReceiveDir, Refusal},
         exchange::{
             self, Answer, CheckedQp, Greeting, HANDSHAKE, Hello, KEEPALIVE, OpeningError, PeerQp,
@@ -33,6 +32,7 @@ use super::{
 use crate::{
     mem::MappedFile,
     node::{Node, NodeQp},
+    out::chain,
 };
 
 /// Peers served at once; more are refused.

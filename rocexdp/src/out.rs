@@ -1,4 +1,4 @@
-//! Writing to standard output and standard error.
+//! Writing to standard output and standard error, and errors as text. Knows nothing of the rest.
 //!
 //! Rust programs ignore SIGPIPE, and `println!` panics when the reader has left (`rocexdp qp list | head -1`); here that is
 //! an ordinary error, [`Closed`], which ends the program in silence.
@@ -67,5 +67,61 @@ pub fn note(text: impl fmt::Display) {
 
 /// Writes an error with its causes to standard error.
 pub fn complain(error: &anyhow::Error) {
-    note(format_args!("rocexdp: {}", crate::control::chain(error)));
+    note(format_args!("rocexdp: {}", chain(error)));
+}
+
+/// An error with its causes on one line, each said once: many errors already end with the text of their cause.
+#[must_use]
+pub fn chain(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in error.chain() {
+        let cause = cause.to_string();
+        if text.is_empty() {
+            text = cause;
+        } else if !text.contains(&cause) {
+            text = format!("{text}: {cause}");
+        }
+    }
+    shortened(text)
+}
+
+/// A verifier's log has megabytes; what matters stands at both ends.
+fn shortened(text: String) -> String {
+    const ENDS: usize = 1500;
+    let length = text.chars().count();
+    if length <= 3 * ENDS {
+        return text;
+    }
+    let head: String = text.chars().take(ENDS).collect();
+    let tail: String = text.chars().skip(length - ENDS).collect();
+    format!(
+        "{head}\n... {} characters left out ...\n{tail}",
+        length - 2 * ENDS
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::Context;
+
+    #[test]
+    fn a_long_text_keeps_its_ends() {
+        let error = anyhow::anyhow!("begin {} end", "x".repeat(1 << 20));
+        let text = super::chain(&error);
+        assert!(text.len() < 5000 && text.starts_with("begin") && text.ends_with(" end"));
+    }
+
+    #[test]
+    fn a_cause_is_said_once() {
+        let inner = std::io::Error::other("no room");
+        let middle = anyhow::anyhow!("writing: no room").context("copying");
+        assert_eq!(super::chain(&middle), "copying: writing: no room");
+        let error = Err::<(), _>(inner)
+            .context("writing: no room")
+            .context("copying");
+        assert_eq!(
+            super::chain(&error.unwrap_err()),
+            "copying: writing: no room"
+        );
+    }
 }

@@ -1,6 +1,9 @@
-//! Child processes and signals of the demo: every child ends, whatever happens to the demo.
+//! Signals and child processes of long commands (`demo`, `bench`): the work ends by itself and cleans up, and every child
+//! ends with it.
 
 use std::{
+    fmt,
+    path::PathBuf,
     process::{Child, ExitStatus},
     sync::{
         Arc, Condvar, Mutex, PoisonError,
@@ -12,13 +15,62 @@ use std::{
 
 use anyhow::{Context, bail};
 use rustix::process::{Pid, Signal, kill_process};
-
-use crate::{cli::Interrupted, control::daemon::Signals};
+use tokio::signal::unix::{SignalKind, signal};
 
 /// How long a child has to end after SIGTERM.
 const GRACE: Duration = Duration::from_secs(5);
 /// How often children are looked at.
 const TICK: Duration = Duration::from_millis(10);
+
+/// A signal ended the command.
+#[derive(Clone, Copy, Debug)]
+pub struct Interrupted(pub u8);
+
+impl fmt::Display for Interrupted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            2 => f.write_str("interrupted"),
+            number => write!(f, "ended by signal {number}"),
+        }
+    }
+}
+
+impl std::error::Error for Interrupted {}
+
+/// The signals that end the daemon.
+pub struct Signals {
+    interrupt: tokio::signal::unix::Signal,
+    terminate: tokio::signal::unix::Signal,
+    hangup: tokio::signal::unix::Signal,
+}
+
+impl Signals {
+    /// From now on they are caught.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn new() -> anyhow::Result<Self> {
+        Ok(Self {
+            interrupt: signal(SignalKind::interrupt()).context("catching SIGINT")?,
+            terminate: signal(SignalKind::terminate()).context("catching SIGTERM")?,
+            hangup: signal(SignalKind::hangup()).context("catching SIGHUP")?,
+        })
+    }
+
+    /// Waits for one of them: its number and name.
+    pub async fn next(&mut self) -> (u8, &'static str) {
+        tokio::select! {
+            _ = self.interrupt.recv() => (2, "SIGINT"),
+            _ = self.terminate.recv() => (15, "SIGTERM"),
+            _ = self.hangup.recv() => (1, "SIGHUP"),
+        }
+    }
+}
+
+/// This program's own file, to start it again.
+pub fn own_program() -> anyhow::Result<PathBuf> {
+    std::env::current_exe().context("finding this program's own file")
+}
 
 /// Whether a signal asked to end.
 #[derive(Debug, Default)]
