@@ -4,7 +4,7 @@
 //! events come out. It has no clock, thread, socket, file or ambient randomness, so that one seed gives one run, and the
 //! AF_XDP engine, the simulator and the tests drive the same code through [`drive::step`].
 //!
-//! From the bottom up: [`ids`], [`time`], [`rng`], [`drop`]; [`wire`] (frames and the ICRC); [`mem`] (application memory and
+//! From the bottom up: [`ids`], [`time`], [`rng`], [`mod@drop`]; [`wire`] (frames and the ICRC); [`mem`] (application memory and
 //! regions) and [`verbs`] (work requests and queues); [`qp`] (requester, completer, responder); [`endpoint`]; [`drive`].
 //! [`dcqcn`] depends on [`time`] only.
 #![forbid(unsafe_code)]
