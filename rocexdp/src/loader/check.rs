@@ -262,7 +262,7 @@ pub(super) fn warnings(link: &Link, device: &Link, vlan: Option<u16>) -> Vec<Str
     {
         out.push(format!(
             "{}: the driver runs XDP programs but does not support redirect: no packet will reach AF_XDP in driver \
-             mode; use --attach generic",
+             mode; use --mode generic",
             device.name
         ));
     }
