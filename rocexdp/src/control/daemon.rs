@@ -28,6 +28,7 @@ use super::{
         receive::{Failure, MAX_PEERS, Receiver},
         send::{self, CopyJob},
     },
+    exchange,
     local::{self, Client, Reply, Request},
     settings,
     token::Token,
@@ -292,6 +293,7 @@ async fn serve_peers(listener: TcpListener, receiver: Arc<Receiver>) {
         tokio::select! {
             accepted = listener.accept(), if peers.len() < 2 * MAX_PEERS => match accepted {
                 Ok((stream, peer)) => {
+                    let peer = SocketAddr::new(exchange::unmapped(peer.ip()), peer.port());
                     let receiver = Arc::clone(&receiver);
                     peers.spawn(async move {
                         match receiver.serve(stream).await {

@@ -1,9 +1,10 @@
 //! A file from one host to another by RDMA WRITE.
 //!
-//! [`send`] reads the file and WRITEs it into the region that [`receive`] offers; [`source`] and [`sink`] do the work on the
+//! [`send`] asks (`ask`), reads the file and WRITEs it into the region that [`receive`] offers; `source` and `sink` do the work on the
 //! file, on threads of their own, so that reading, hashing and the wire overlap. Which message follows which is in
 //! [`super::exchange`].
 
+mod ask;
 pub mod receive;
 pub mod send;
 mod sink;
@@ -14,6 +15,7 @@ use std::net::IpAddr;
 use rocexdp_proto::ids::Qpn;
 use serde::{Deserialize, Serialize};
 
+pub use self::ask::Refused;
 use super::exchange::{ReceiverCounts, Sha256Digest};
 use crate::node::{ConnectAttr, Node};
 
@@ -54,7 +56,7 @@ pub struct CopyReport {
     pub transfer_seconds: f64,
     /// From the connection to the file under its name at the peer.
     pub total_seconds: f64,
-    /// `bytes` over `transfer_seconds`, 10^9 bit/s; `None` when no time passed.
+    /// `bytes` over `transfer_seconds`, 10^9 bit/s; `None` when there was nothing to measure.
     pub gigabits_per_second: Option<f64>,
     /// Digest, computed by both sides.
     pub sha256: Sha256Digest,

@@ -318,8 +318,9 @@ impl Drop for Registered {
 struct Arrival {
     accept: Answer,
     size: u64,
-    region: Option<Registered>,
+    // Dropped in this order: a peer that still WRITEs meets no QP, and not a QP whose region is gone.
     qp: Option<NodeQp>,
+    region: Option<Registered>,
     incoming: Option<Incoming>,
     tell: Option<mpsc::Sender<u64>>,
     hashing: Option<JoinHandle<std::io::Result<(u64, Sha256Digest)>>>,

@@ -1,42 +1,37 @@
 //! The sending side of a copy.
 //!
-//! Reads the file into staging memory ([`super::source`]), WRITEs each chunk into the peer's region with several under way,
+//! Reads the file into staging memory (`source`), WRITEs each chunk into the peer's region with several under way,
 //! and tells the peer over TCP how far it has come. Whatever fails, the QP and the connection go, and with them all that
 //! the peer holds.
 
 use std::{
     fs::File,
-    net::{IpAddr, SocketAddr},
+    net::SocketAddr,
     sync::{Arc, mpsc},
     time::{Duration, Instant},
 };
 
-use anyhow::{Context, anyhow, bail};
+use anyhow::{Context, bail};
 use rocexdp_proto::{
-    ids::{RKey, WrId},
+    ids::WrId,
     mem::Access,
     verbs::{Cqe, Segment, SendOp, SendWr, Status},
 };
 use tokio::{
-    net::{
-        TcpStream,
-        tcp::{OwnedReadHalf, OwnedWriteHalf},
-    },
     sync::watch,
     task::JoinHandle,
-    time::{MissedTickBehavior, interval, timeout},
+    time::{MissedTickBehavior, interval},
 };
 
 use super::{
     super::{
-        exchange::{
-            self, Answer, CheckedQp, Greeting, HANDSHAKE, Hello, KEEPALIVE, PeerQp, Proof,
-            ReceiverCounts, Region, Report, SILENCE, Sha256Digest,
-        },
-        frame::{self, FrameError},
+        exchange::{KEEPALIVE, Region, Report, Sha256Digest},
+        frame::FrameError,
         token::Token,
     },
-    CHUNK, CHUNKS, CopyProgress, CopyReport, Ends, connect_attr, local_address,
+    CHUNK, CHUNKS, CopyProgress, CopyReport, Ends,
+    ask::Exchange,
+    connect_attr,
     source::{self, Filled},
 };
 use crate::{
@@ -64,36 +59,10 @@ pub struct CopyJob {
     pub linger: Duration,
 }
 
-/// A refusal by the peer, so that callers can tell it from a failure.
-#[derive(Clone, Debug)]
-pub struct Refused {
-    /// Who.
-    pub peer: SocketAddr,
-    /// Kind.
-    pub code: exchange::RefuseCode,
-    /// Why, in the peer's words.
-    pub reason: String,
-}
-
-impl std::fmt::Display for Refused {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // The peer's words go to a terminal: no control characters.
-        let reason: String = self
-            .reason
-            .chars()
-            .filter(|c| !c.is_control())
-            .take(500)
-            .collect();
-        write!(f, "{} refused the copy: {reason}", self.peer)
-    }
-}
-
-impl std::error::Error for Refused {}
-
 /// Copies the file. The future may be dropped at any time, which ends the copy on both sides.
 ///
 /// # Errors
-/// The file, the connection, the peer's refusal ([`Refused`]), or the QP's failure, which names QP and peer.
+/// The file, the connection, the peer's refusal ([`super::Refused`]), or the QP's failure, which names QP and peer.
 pub async fn copy(
     node: &Node,
     job: CopyJob,
@@ -112,7 +81,9 @@ pub async fn copy(
 
     let mut exchange = Exchange::connect(job.to).await?;
     let qp = node.create_qp(CHUNKS as u32, 1)?;
-    let (peer, region, local) = exchange.ask(node, &qp, &job, size).await?;
+    let (peer, region, local) = exchange
+        .ask(node, &qp, &job.path, size, job.token.as_ref())
+        .await?;
     let ends = Ends {
         qpn: qp.qpn(),
         peer: peer.gid,
@@ -145,7 +116,7 @@ pub async fn copy(
         bytes: size,
         transfer_seconds: seconds,
         total_seconds: begun.elapsed().as_secs_f64(),
-        gigabits_per_second: (seconds > 0.0).then(|| size as f64 * 8.0 / seconds / 1e9),
+        gigabits_per_second: (seconds > 0.0 && size > 0).then(|| size as f64 * 8.0 / seconds / 1e9),
         sha256,
         peer: peer.gid,
         qpn: ends.qpn.get(),
@@ -160,204 +131,6 @@ pub async fn copy(
         min_rate: (info.min_rate != 0).then_some(info.min_rate),
         receiver,
     })
-}
-
-/// The TCP side.
-struct Exchange {
-    peer: SocketAddr,
-    local: IpAddr,
-    writer: OwnedWriteHalf,
-    /// The peer's answers, read by a task so that waiting for one can be given up.
-    answers: tokio::sync::mpsc::Receiver<Result<Vec<u8>, FrameError>>,
-    reading: JoinHandle<()>,
-}
-
-impl Drop for Exchange {
-    fn drop(&mut self) {
-        self.reading.abort();
-    }
-}
-
-async fn read_answers(
-    mut from: OwnedReadHalf,
-    to: tokio::sync::mpsc::Sender<Result<Vec<u8>, FrameError>>,
-) {
-    // The sender of the copy watches the time.
-    const LONG: Duration = Duration::from_secs(7 * 24 * 3600);
-    loop {
-        let body = frame::read_body(&mut from, LONG).await;
-        let last = body.is_err();
-        if to.send(body).await.is_err() || last {
-            return;
-        }
-    }
-}
-
-impl Exchange {
-    async fn connect(to: SocketAddr) -> anyhow::Result<Self> {
-        let stream = match timeout(HANDSHAKE, TcpStream::connect(to)).await {
-            Ok(stream) => stream.with_context(|| {
-                format!("connecting to {to} (is `rocexdp run --receive-dir` running there?)")
-            })?,
-            Err(_) => bail!(
-                "connecting to {to}: no answer within {} s",
-                HANDSHAKE.as_secs()
-            ),
-        };
-        stream.set_nodelay(true).context("setting TCP_NODELAY")?;
-        let local = stream.local_addr().context("own address")?.ip();
-        let (reader, writer) = stream.into_split();
-        let (tell, answers) = tokio::sync::mpsc::channel(4);
-        let reading = tokio::spawn(read_answers(reader, tell));
-        Ok(Self {
-            peer: to,
-            local,
-            writer,
-            answers,
-            reading,
-        })
-    }
-
-    async fn body(&mut self, wait: Duration) -> anyhow::Result<Vec<u8>> {
-        let body = match timeout(wait, self.answers.recv()).await {
-            Ok(Some(body)) => body,
-            Ok(None) => Err(FrameError::Closed),
-            Err(_) => Err(FrameError::TimedOut(wait)),
-        };
-        body.with_context(|| format!("exchange with {}", self.peer))
-    }
-
-    /// The next answer; a refusal is an error.
-    async fn answer(&mut self, wait: Duration) -> anyhow::Result<Answer> {
-        let body = self.body(wait).await?;
-        self.parse(&body)
-    }
-
-    fn parse(&self, body: &[u8]) -> anyhow::Result<Answer> {
-        let answer = frame::decode(body).with_context(|| format!("exchange with {}", self.peer))?;
-        if let Answer::Refuse { code, reason } = answer {
-            bail!(Refused {
-                peer: self.peer,
-                code,
-                reason
-            });
-        }
-        Ok(answer)
-    }
-
-    async fn tell(&mut self, report: &Report) -> anyhow::Result<()> {
-        frame::write(&mut self.writer, report, SILENCE)
-            .await
-            .with_context(|| format!("exchange with {}", self.peer))
-    }
-
-    /// From the greeting to where to WRITE: the peer's QP, its region, and the address to use.
-    async fn ask(
-        &mut self,
-        node: &Node,
-        qp: &NodeQp,
-        job: &CopyJob,
-        size: u64,
-    ) -> anyhow::Result<(CheckedQp, Region, IpAddr)> {
-        let peer = self.peer;
-        let with_peer = || format!("exchange with {peer}");
-        let body = self.body(HANDSHAKE).await?;
-        let greeting = match exchange::opening::<Greeting>(&body) {
-            Ok(greeting) => greeting,
-            Err(error) => {
-                // A host that is too busy says so instead of a greeting.
-                self.parse(&body).map_err(|refused| {
-                    if refused.is::<Refused>() {
-                        refused
-                    } else {
-                        anyhow!(error)
-                    }
-                })?;
-                bail!("exchange with {peer}: an answer before the greeting");
-            }
-        };
-        let remote = exchange::unmapped(peer.ip());
-        let local = local_address(node, self.local, remote).ok_or_else(|| {
-            anyhow!(
-                "{} has no address that can talk to {remote}",
-                node.report().iface
-            )
-        })?;
-        let hello = Hello {
-            protocol: exchange::PROTOCOL.to_owned(),
-            version: exchange::VERSION,
-            qp: PeerQp::new(qp.qpn(), qp.psn(), local, node.path_mtu()),
-            path: job.path.clone(),
-            size,
-        };
-        let sent = frame::encode(&hello).with_context(with_peer)?;
-        let tag = job.token.as_ref().map(|token| {
-            token.tag(
-                &greeting.nonce,
-                sent.get(frame::LENGTH_BYTES..).unwrap_or_default(),
-            )
-        });
-        if greeting.token && tag.is_none() {
-            bail!("{peer} asks for a token: give the file that holds it with --token-file");
-        }
-        frame::write(&mut self.writer, &hello, HANDSHAKE)
-            .await
-            .with_context(with_peer)?;
-        frame::write(&mut self.writer, &Proof { tag }, HANDSHAKE)
-            .await
-            .with_context(with_peer)?;
-        let Answer::Accept {
-            qp: theirs,
-            rkey,
-            va,
-            len,
-        } = self.answer(HANDSHAKE).await?
-        else {
-            bail!("exchange with {peer}: an answer that does not fit the question");
-        };
-        let theirs = theirs
-            .check()
-            .map_err(|why| anyhow!("exchange with {peer}: {why}"))?;
-        if theirs.path_mtu > node.path_mtu() {
-            bail!("exchange with {peer}: it answers with a larger path MTU than was offered");
-        }
-        if len != size || va.checked_add(len).is_none() {
-            bail!("exchange with {peer}: it offers a region of {len} bytes for {size}");
-        }
-        let local = local_address(node, self.local, theirs.gid).ok_or_else(|| {
-            anyhow!(
-                "{} has no address that can talk to {}",
-                node.report().iface,
-                theirs.gid
-            )
-        })?;
-        Ok((
-            theirs,
-            Region {
-                rkey: RKey(rkey),
-                va,
-            },
-            local,
-        ))
-    }
-
-    /// Waits until the file is there.
-    async fn commit(&mut self, bytes: u64, sha256: Sha256Digest) -> anyhow::Result<ReceiverCounts> {
-        self.tell(&Report::Commit { bytes, sha256 }).await?;
-        loop {
-            match self.answer(SILENCE).await? {
-                Answer::Working => {}
-                Answer::Done {
-                    sha256: theirs,
-                    receiver,
-                } if theirs == sha256 => {
-                    return Ok(receiver);
-                }
-                Answer::Done { .. } => bail!("{} has other bytes (SHA-256 differs)", self.peer),
-                _ => bail!("exchange with {}: an answer that does not fit", self.peer),
-            }
-        }
-    }
 }
 
 /// The RDMA side.

@@ -1,29 +1,19 @@
-//! The maps as JSON. Keys are stable: a key that means something else gets a new name, and [`VERSION`] goes up when one is
-//! removed. They are the field names of `rocexdp_common::maps`, so that the map's documentation is theirs.
-//!
-//! `null` is a value that does not exist or can't be known: a PSN before the first packet, the rate of a QP that was never
-//! paced, a time of what never happened. Times are nanoseconds of CLOCK_MONOTONIC. What stands under `xdp` was counted at
-//! ingress, before the ICRC check, frames with the Ethernet header and without FCS; under `engine`, behind that check.
+//! Local QPs and passing flows as JSON.
 
 use std::{collections::BTreeMap, net::IpAddr};
 
 use rocexdp_common::maps::{
-    Count, FlowKey, FlowState, KIND_NAMES, QpConfig, QpCounters, QpEngine, QueueCounters,
-    QueueEngine, REASON_NAMES, Tracker,
+    Count, FlowKey, FlowState, KIND_NAMES, QpConfig, QpCounters, QpEngine, Tracker,
 };
-use rocexdp_proto::DropReason;
 use serde::Serialize;
 
-use super::text;
+use super::super::text;
 use crate::maps::QpView;
-
-/// Version of the JSON.
-pub const VERSION: u32 = 1;
 
 /// `rocexdp qp list --json`.
 #[derive(Clone, Debug, Serialize)]
 pub struct QpList {
-    /// [`VERSION`].
+    /// [`super::VERSION`].
     pub version: u32,
     /// The interface asked for.
     pub iface: String,
@@ -354,94 +344,6 @@ impl From<&(FlowKey, FlowState)> for Flow {
     }
 }
 
-/// `rocexdp counters --json`.
-#[derive(Clone, Debug, Serialize)]
-pub struct Counters {
-    /// [`VERSION`].
-    pub version: u32,
-    /// The interface asked for.
-    pub iface: String,
-    /// The kernel's id of the program.
-    pub program_id: u32,
-    /// When the maps were read.
-    pub time_ns: u64,
-    /// By receive queue.
-    pub queues: Vec<Queue>,
-}
-
-/// A receive queue.
-#[derive(Clone, Debug, Serialize)]
-pub struct Queue {
-    /// Its number.
-    pub queue: usize,
-    /// What XDP counted.
-    pub xdp: QueueXdp,
-    /// What the engine and the socket counted.
-    pub engine: QueueTransport,
-}
-
-macro_rules! queue {
-    ($name:ident, $from:ident, $doc:literal, $map:ident, $names:expr, $($field:ident),* $(,)?) => {
-        #[doc = $doc]
-        #[derive(Clone, Debug, Serialize)]
-        #[allow(missing_docs)]
-        pub struct $name {
-            $(pub $field: u64,)*
-            /// By reason, all of them.
-            pub $map: BTreeMap<&'static str, u64>,
-        }
-
-        impl From<&$from> for $name {
-            fn from(counters: &$from) -> Self {
-                Self {
-                    $($field: counters.$field,)*
-                    $map: $names.zip(counters.$map).collect(),
-                }
-            }
-        }
-    };
-}
-
-queue!(
-    QueueXdp,
-    QueueCounters,
-    "What XDP counted on a queue: `rocexdp_common::maps::QueueCounters`.",
-    reasons,
-    REASON_NAMES.iter().copied(),
-    frames,
-    rocev2,
-    redirected,
-    consumed,
-    dropped,
-    passed_rocev2,
-    passed_other,
-    flow_inserts,
-);
-
-queue!(
-    QueueTransport,
-    QueueEngine,
-    "What the engine and the socket counted on a queue: `rocexdp_common::maps::QueueEngine`.",
-    drops,
-    DropReason::ALL.iter().map(|reason| reason.name()),
-    rx_packets,
-    rx_bytes,
-    rx_accepted,
-    rx_icrc_errors,
-    tx_packets,
-    tx_bytes,
-    tx_backpressure,
-    xsk_rx_dropped,
-    xsk_rx_ring_full,
-    xsk_rx_fill_ring_empty,
-    xsk_rx_invalid,
-    xsk_tx_invalid,
-    xsk_tx_ring_empty,
-    xsk_rx_bad_desc,
-    tx_device_drops,
-    rx_handed_over,
-);
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -510,20 +412,5 @@ mod tests {
         assert_eq!(json["per_queue"][0]["requests"]["expected_psn"], 42);
         assert_eq!(keys(&json["xdp"]["kinds"]).len(), KIND_NAMES.len());
         assert_eq!(json["xdp"]["kinds"]["cnp"]["packets"], 19);
-    }
-
-    #[test]
-    fn every_reason_has_its_own_key() {
-        let mut xdp = QueueCounters::default();
-        let mut engine = QueueEngine::default();
-        for (i, n) in xdp.reasons.iter_mut().chain(&mut engine.drops).enumerate() {
-            *n = i as u64;
-        }
-        let json = serde_json::to_value(QueueXdp::from(&xdp)).unwrap();
-        assert_eq!(keys(&json["reasons"]).len(), REASON_NAMES.len());
-        assert_eq!(json["reasons"][REASON_NAMES[3]], 3);
-        let json = serde_json::to_value(QueueTransport::from(&engine)).unwrap();
-        assert_eq!(keys(&json["drops"]).len(), DropReason::ALL.len());
-        assert_eq!(json["drops"][DropReason::ALL[2].name()], 42);
     }
 }
