@@ -1,0 +1,191 @@
+//! DCQCN against the maps: marks on the wire become CNPs at the receiver, these cuts at the sender, and without marks there is
+//! none. The steps themselves are held against the algorithm's numbers in rocexdp-proto.
+
+use std::{
+    sync::atomic::{AtomicBool, Ordering},
+    time::{Duration, Instant},
+};
+
+use rocexdp::{
+    lab::Host,
+    maps::{MapsView, QpView},
+};
+use rocexdp_tests::{
+    Rig,
+    check::{items, number},
+    eventually,
+    rig::{COPY, SHORT},
+};
+
+/// Looks at the one QP of a host every millisecond while `work` runs.
+fn sampled<T>(rig: &Rig, host: Host, work: impl FnOnce() -> T) -> (T, Vec<QpView>) {
+    let maps: MapsView = rig.maps(host);
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let looking = scope.spawn(|| {
+            let mut samples = Vec::new();
+            while !done.load(Ordering::Acquire) && samples.len() < 100_000 {
+                samples.extend(maps.qps());
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            samples
+        });
+        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
+        done.store(true, Ordering::Release);
+        let samples = looking.join().unwrap();
+        match result {
+            Ok(result) => (result, samples),
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
+    })
+}
+
+#[test]
+#[ignore = "needs root: run by cargo xtask test"]
+fn marks_become_cnps_and_these_cut_the_rate_which_recovers() {
+    let Some(mut rig) = Rig::running("tgm") else {
+        return;
+    };
+    rig.impair_each(["ce=5%,seed=2", "clean"]);
+    let file = rig.file("file", 96 << 20);
+    let (report, samples) = sampled(&rig, Host::A, || rig.copy_well(&file, "file"));
+    let rates: Vec<u64> = samples.iter().map(|qp| qp.engine.rate).collect();
+    let paced: Vec<u64> = rates.iter().copied().filter(|rate| *rate != 0).collect();
+    let ceiling = *paced.iter().max().expect("the QP was paced");
+    let lowest = *paced.iter().min().unwrap();
+    println!(
+        "{} samples, {} paced, {ceiling} down to {lowest} bit/s, {} s",
+        rates.len(),
+        paced.len(),
+        report["transfer_seconds"]
+    );
+    assert!(lowest < ceiling / 2, "{lowest} of {ceiling} bit/s");
+    let falls = paced.windows(2).filter(|pair| pair[1] < pair[0]).count();
+    let rises = paced.windows(2).filter(|pair| pair[1] > pair[0]).count();
+    assert!(falls > 0 && rises > 0, "{falls} falls, {rises} rises");
+    assert_eq!(number(&report, "/retransmitted_packets"), 0);
+
+    for host in [Host::A, Host::B] {
+        rig.books_hold(host);
+    }
+    let [a, b] = [Host::A, Host::B].map(|host| rig.qp_list(host)["qps"][0].clone());
+    let marked = rig.lab().counters().unwrap()[0].marked;
+    assert!(marked > 0);
+    assert_eq!(number(&b, "/xdp/ecn/ce"), marked, "XDP saw every mark");
+    assert_eq!(number(&b, "/xdp/np_ecn_marked_roce_packets"), marked);
+    let sent = number(&b, "/engine/np_cnp_sent");
+    assert!(sent > 0 && sent <= marked, "{sent} CNPs for {marked} marks");
+    assert_eq!(number(&a, "/xdp/kinds/cnp/packets"), sent, "none was lost");
+    assert_eq!(number(&a, "/engine/rp_cnp_handled"), sent);
+    assert_eq!(number(&a, "/xdp/cnp_bad_icrc"), 0);
+    let counters = rig.counters(Host::A);
+    let consumed = items(&counters, "queues").iter();
+    let consumed: u64 = consumed.map(|queue| number(queue, "/xdp/consumed")).sum();
+    assert_eq!(consumed, sent, "CNPs end in XDP");
+    assert!(number(&a, "/engine/rate_cuts") > 0);
+    assert!(
+        number(&a, "/engine/rate_cuts") <= sent,
+        "no cut without a CNP"
+    );
+    assert!(number(&a, "/engine/rate_increases") > 0);
+    assert!(number(&a, "/engine/min_rate") <= lowest);
+    assert_eq!(a["engine"]["min_rate"], report["min_rate"]);
+    // The one that sent the marked data notifies nobody.
+    assert_eq!(number(&a, "/engine/np_cnp_sent"), 0);
+    assert_eq!(number(&b, "/engine/rp_cnp_handled"), 0);
+    assert!(b["engine"]["rate"].is_null());
+    rig.assert_nothing_lost_unasked();
+}
+
+#[test]
+#[ignore = "needs root: run by cargo xtask test"]
+fn a_rate_that_was_cut_rises_once_the_marks_end() {
+    let Some(mut rig) = Rig::up("tgr") else {
+        return;
+    };
+    rig.start_sender(&["--line-rate", "1G"]);
+    rig.start_receiver(&[]);
+    rig.impair_each(["ce=20%,seed=2", "clean"]);
+    let file = rig.file("file", 64 << 20);
+    let copy = rig.start_copy(&file, Host::B.ipv4().into(), "file");
+    let maps = rig.maps(Host::A);
+    let engine = || maps.qps().first().map(|qp| qp.engine);
+    let cut = eventually("the rate is cut", SHORT, || {
+        engine().filter(|engine| engine.rate_cuts >= 5)
+    });
+    assert!(cut.rate < 1_000_000_000 && cut.alpha > 0, "{cut:?}");
+    rig.impair("clean");
+    // What was under way is still marked; then nothing cuts any more.
+    std::thread::sleep(Duration::from_millis(50));
+    let (low, since) = (engine().expect("the copy runs"), Instant::now());
+    let high = eventually("the rate rises", SHORT, || {
+        engine().filter(|engine| engine.rate > low.rate)
+    });
+    println!(
+        "from {} to {} bit/s in {:?}, {} cuts",
+        low.rate,
+        high.rate,
+        since.elapsed(),
+        low.rate_cuts
+    );
+    assert_eq!(high.rate_cuts, low.rate_cuts);
+    assert!(high.rate_increases > low.rate_increases);
+    assert!(high.rate <= 1_000_000_000);
+    let report = copy.finish(COPY).json();
+    rig.arrived(&file, "file", &report);
+    let end = engine().expect("the QP is kept");
+    assert_eq!(end.rate_cuts, low.rate_cuts);
+    assert!(end.min_rate <= low.rate && end.rate >= high.rate, "{end:?}");
+}
+
+#[test]
+#[ignore = "needs root: run by cargo xtask test"]
+fn without_marks_the_rate_is_never_cut() {
+    let Some(rig) = Rig::running("tgn") else {
+        return;
+    };
+    let file = rig.file("file", 64 << 20);
+    let (report, samples) = sampled(&rig, Host::A, || rig.copy_well(&file, "file"));
+    assert!(samples.len() > 10, "{} samples", samples.len());
+    for qp in &samples {
+        let engine = &qp.engine;
+        assert_eq!(
+            (engine.rate, engine.rate_cuts, engine.rp_cnp_handled),
+            (0, 0, 0),
+            "{engine:?}"
+        );
+    }
+    assert!(report["min_rate"].is_null());
+    rig.assert_clean();
+    for host in [Host::A, Host::B] {
+        let qp = &rig.qp_list(host)["qps"][0];
+        for name in [
+            "np_cnp_sent",
+            "rp_cnp_handled",
+            "rate_cuts",
+            "rate_increases",
+        ] {
+            assert_eq!(number(qp, &format!("/engine/{name}")), 0, "{host}: {name}");
+        }
+        assert_eq!(number(qp, "/xdp/ecn/ce"), 0);
+        assert_eq!(number(qp, "/xdp/kinds/cnp/packets"), 0);
+    }
+}
+
+#[test]
+#[ignore = "needs root: run by cargo xtask test"]
+fn a_receiver_told_to_send_no_cnps_sends_none() {
+    let Some(mut rig) = Rig::up("tgx") else {
+        return;
+    };
+    rig.start_sender(&[]);
+    rig.start_receiver(&["--no-cnp"]);
+    rig.impair_each(["ce=50%,seed=2", "clean"]);
+    let file = rig.file("file", 8 << 20);
+    let report = rig.copy_well(&file, "file");
+    assert!(report["min_rate"].is_null());
+    let [a, b] = [Host::A, Host::B].map(|host| rig.qp_list(host)["qps"][0].clone());
+    assert!(number(&b, "/xdp/ecn/ce") > 0);
+    assert_eq!(number(&b, "/engine/np_cnp_sent"), 0);
+    assert_eq!(number(&a, "/engine/rate_cuts"), 0);
+}
