@@ -9,6 +9,7 @@ mod report;
 
 use std::{
     net::IpAddr,
+    os::fd::AsFd as _,
     str::FromStr,
     sync::{Arc, Mutex},
 };
@@ -16,7 +17,8 @@ use std::{
 use anyhow::{Context as _, Result, anyhow, bail};
 use aya::{
     Ebpf, EbpfLoader,
-    programs::{ProgramError, Xdp, links::FdLink, xdp::XdpMode as AyaMode},
+    maps::Map,
+    programs::{Program, ProgramError, Xdp, links::FdLink, xdp::XdpMode as AyaMode},
 };
 use rocexdp_common::{
     ids::{Gid, gid_from_ipv4},
@@ -27,6 +29,7 @@ use rocexdp_proto::verbs::PathMtu;
 use crate::{
     maps::{ControlMaps, Maps},
     net::{Link, link::XdpMode},
+    sys::bpf::bind_map,
 };
 
 pub use check::{largest_path_mtu, mtu_needed};
@@ -154,6 +157,7 @@ impl Dataplane {
         let (fd_link, program, program_id) =
             attach(&mut bpf, &device, config.attach, frags, &mut warnings)?;
         let mode = mode_in_force(&device, program_id)?;
+        bind_engine_maps(&bpf, program)?;
         let mut control = ControlMaps::take(&mut bpf)?;
         let flags = if config.shared_addresses {
             local_addr::SHARED
@@ -258,6 +262,22 @@ fn attach_in(program: &mut Xdp, device: &Link, mode: AyaMode) -> Result<FdLink> 
             device.name
         )
     })
+}
+
+/// Only the engine writes `QP_ENGINE` and `QUEUE_ENGINE`: without this they would not be among the program's maps, and
+/// `rocexdp qp` could not find them.
+fn bind_engine_maps(bpf: &Ebpf, program: &str) -> Result<()> {
+    let fd = match bpf.program(program) {
+        Some(Program::Xdp(program)) => program.fd()?,
+        _ => bail!("the eBPF object has no program {program}: it does not belong to this build"),
+    };
+    for name in [maps::QP_ENGINE, maps::QUEUE_ENGINE] {
+        if let Some(Map::Array(map)) = bpf.map(name) {
+            bind_map(fd.as_fd(), map.fd().as_fd())
+                .with_context(|| format!("binding map {name} to the program"))?;
+        }
+    }
+    Ok(())
 }
 
 /// Reads back the mode in which our program really runs.

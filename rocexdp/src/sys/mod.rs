@@ -1,5 +1,6 @@
 //! Thin wrappers over system calls that no dependency covers: the only place outside `xsk` and the raw `Memory` where
 //! `unsafe` is allowed. No policy here.
 
+pub mod bpf;
 pub mod ethtool;
 pub mod netns;
