@@ -105,9 +105,13 @@ impl Compiler {
         let mut cargo = match self.way {
             Way::Nightly => rustup_nightly("cargo"),
             Way::Debian => {
-                let mut cargo = Command::new("/usr/bin/cargo");
-                // `cargo clippy` looks for clippy-driver beside itself, but for rustc on PATH, where rustup's comes first.
+                // `cargo clippy` would find rustup's cargo-clippy first.
+                let mut cargo = Command::new(match subcommand {
+                    "clippy" => "/usr/bin/cargo-clippy",
+                    _ => "/usr/bin/cargo",
+                });
                 cargo
+                    .env("CARGO", "/usr/bin/cargo")
                     .env("RUSTC", "/usr/bin/rustc")
                     .env("RUSTC_BOOTSTRAP", "1");
                 cargo
