@@ -12,8 +12,8 @@
 //! `libllvmN`, which `rustc-web` needs itself), so no LLVM package is installed. Measured with bpf-linker 0.13.0: it links
 //! `libLLVM.so` dynamically, its `llvm-sys` is built without linking and without C wrappers, and so asks for no `llvm-config`, header
 //! or static library. Hence `llvm-N-dev`, `libpolly-N-dev` and `libclang-N-dev`, often named for this, are not needed: of
-//! `llvm-N-dev` only the link named `libLLVM.so` is used, which [`Compiler::install_linker`] makes itself; polly and clang are parts of static
-//! linking and of llvm-sys's own tests for `llvm-config --libs`.
+//! `llvm-N-dev` only the link named `libLLVM.so` is used, which [`Compiler::install_linker`] makes itself; of
+//! polly and clang, nothing (the finished program's only LLVM dependency is `libLLVM`).
 
 use std::{
     env, fs,
