@@ -29,7 +29,10 @@ use super::{
     },
     local_address,
 };
-use crate::node::{Node, NodeQp};
+use crate::{
+    net::{IfIndex, neigh::Route},
+    node::{Node, NodeQp},
+};
 
 /// A refusal by the peer, so that callers can tell it from a failure.
 #[derive(Clone, Debug)]
@@ -88,14 +91,30 @@ async fn read_answers(
     }
 }
 
+/// Which interface leads to `to`, for messages: the system's own do not say.
+fn way(to: SocketAddr) -> String {
+    let scope = match to {
+        SocketAddr::V6(v6) if v6.scope_id() != 0 => Some(IfIndex(v6.scope_id())),
+        _ => None,
+    };
+    Route::lookup(to.ip(), None, scope).map_or_else(
+        |_| String::new(),
+        |route| format!(" through {}", route.name),
+    )
+}
+
 impl Exchange {
     pub async fn connect(to: SocketAddr) -> anyhow::Result<Self> {
         let stream = match timeout(HANDSHAKE, TcpStream::connect(to)).await {
             Ok(stream) => stream.with_context(|| {
-                format!("connecting to {to} (is `rocexdp run --receive-dir` running there?)")
+                format!(
+                    "connecting to {to}{} (is `rocexdp run --receive-dir` running there?)",
+                    way(to)
+                )
             })?,
             Err(_) => bail!(
-                "connecting to {to}: no answer within {} s",
+                "connecting to {to}{}: no answer within {} s",
+                way(to),
                 HANDSHAKE.as_secs()
             ),
         };
