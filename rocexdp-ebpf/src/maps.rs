@@ -167,6 +167,11 @@ impl Env for Maps {
             Some(entry) => (entry, false),
             None => {
                 static ZERO: FlowState = FlowState::ZERO;
+                // By reference: a copy would not fit the 512 B of a BPF program's stack.
+                #[expect(
+                    clippy::needless_borrows_for_generic_args,
+                    reason = "a copy overflows the stack"
+                )]
                 FLOWS.insert(key, &ZERO, 0).ok()?;
                 (FLOWS.get_ptr_mut(key)?, true)
             }

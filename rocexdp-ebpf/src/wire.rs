@@ -57,7 +57,9 @@ impl Frame<'_> {
     /// Sets Congestion Experienced. `Ok(false)` when the packet is not ECN-capable.
     #[inline(always)]
     fn mark(&self, covered: &Covered) -> Option<bool> {
-        let Some(mark) = covered.mark() else { return Some(false) };
+        let Some(mark) = covered.mark() else {
+            return Some(false);
+        };
         self.store(mark.at, [mark.value])?;
         if let Some(at) = mark.ipv4_checksum_at {
             self.store(at, mark.checksum(self.load(at)?))?;
@@ -98,7 +100,11 @@ fn forward(ctx: &XdpContext) -> Option<u32> {
 
     if config.to_sockets != 0 {
         counters.to_sockets += 1;
-        return Some(WIRE_SOCKETS.redirect(port, 0).unwrap_or_else(|action| action));
+        return Some(
+            WIRE_SOCKETS
+                .redirect(port, 0)
+                .unwrap_or_else(|action| action),
+        );
     }
 
     let frame = Frame(ctx);
@@ -132,7 +138,11 @@ fn forward(ctx: &XdpContext) -> Option<u32> {
         }
     }
     counters.forwarded += 1;
-    let leaves = if port == 0 { config.ports[1] } else { config.ports[0] };
+    let leaves = if port == 0 {
+        config.ports[1]
+    } else {
+        config.ports[0]
+    };
     // SAFETY: a helper call without pointers.
     Some(unsafe { bpf_redirect(leaves, 0) } as u32)
 }

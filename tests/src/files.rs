@@ -2,7 +2,7 @@
 
 use std::{
     fs::File,
-    io::{BufWriter, Read, Write},
+    io::{Read, Write},
     path::{Path, PathBuf},
 };
 
@@ -19,26 +19,27 @@ pub struct SourceFile {
     pub digest: String,
 }
 
+/// Bytes after which a file repeats itself but for a number: a prime, so that no packet or chunk is like another.
+const PERIOD: usize = 1_048_583;
+
 impl SourceFile {
     /// Makes a file of pseudo-random bytes.
     pub fn create(path: PathBuf, size: u64) -> Self {
-        let mut file = BufWriter::with_capacity(1 << 20, File::create(&path).unwrap());
+        let mut file = File::create(&path).unwrap();
         let mut hash = Sha256::new();
+        let mut block: Vec<u8> = (0..PERIOD as u64 / 8 + 1)
+            .flat_map(|n| mixed(size ^ n.wrapping_mul(0x9e37_79b9_7f4a_7c15)).to_le_bytes())
+            .collect();
         let mut left = size;
-        let mut block = Vec::with_capacity(1 << 16);
-        let mut state = size;
+        let mut number = 0_u64;
         while left > 0 {
-            block.clear();
-            while block.len() < 1 << 16 {
-                state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-                block.extend(mixed(state).to_le_bytes());
-            }
-            let len = block.len().min(usize::try_from(left).unwrap());
+            block[..8].copy_from_slice(&number.to_le_bytes());
+            let len = PERIOD.min(usize::try_from(left).unwrap());
             hash.update(&block[..len]);
             file.write_all(&block[..len]).unwrap();
             left -= len as u64;
+            number += 1;
         }
-        file.flush().unwrap();
         Self {
             path,
             size,

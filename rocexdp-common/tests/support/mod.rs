@@ -3,3 +3,4 @@
 
 pub mod model;
 pub mod packet;
+pub mod rig;

@@ -112,7 +112,9 @@ impl Endpoint {
             (_, QpTransition::Reset) => qp.reset(congestion),
             (QpState::Err, QpTransition::Err) => {}
             (_, QpTransition::Err) => qp.enter_error(),
-            (QpState::Reset | QpState::Init, QpTransition::Init { access }) => qp.enter_init(*access),
+            (QpState::Reset | QpState::Init, QpTransition::Init { access }) => {
+                qp.enter_init(*access)
+            }
             (QpState::Init, QpTransition::Rtr(attr)) => {
                 if let Some(route) = route {
                     qp.enter_rtr(attr, route);

@@ -20,7 +20,8 @@ use rocexdp_common::headers::Aeth;
 use rocexdp_common::maps::QpEngine;
 use rocexdp_common::opcode::rc;
 
-pub use attr::{QpState, QpTransition, RtrAttr, RtsAttr, ack_timeout, rnr_delay};
+pub use crate::verbs::QpState;
+pub use attr::{QpTransition, RtrAttr, RtsAttr, ack_timeout, rnr_delay};
 pub(crate) use congestion::Congestion;
 pub(crate) use requester::Request;
 pub(crate) use send::SendState;

@@ -7,10 +7,12 @@
 
 mod cq;
 mod queue;
+mod state;
 mod wr;
 
 pub use cq::{CompletionQueue, Cqe, CqeOpcode, Status};
 pub use queue::{PostError, RecvQueue, SendQueue};
+pub use state::QpState;
 pub use wr::{MAX_MESSAGE, RecvWr, Segment, SendOp, SendWr};
 
 pub use crate::ids::PathMtu;

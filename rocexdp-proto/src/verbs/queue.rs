@@ -9,8 +9,8 @@ use core::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 
 use crossbeam_queue::ArrayQueue;
 
+use super::state::QpState;
 use super::wr::{MAX_MESSAGE, RecvWr, SendWr};
-use crate::qp::QpState;
 
 /// Why a request was not taken. Nothing has changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]

@@ -86,6 +86,7 @@ fn load() -> anyhow::Result<Dataplane> {
         vlan: None,
         shared_addresses: false,
         slots: DEFAULT_SLOTS,
+        log_refusals: false,
     })
     .context("loading the XDP program")
 }

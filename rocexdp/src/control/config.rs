@@ -16,6 +16,7 @@ use serde::{Deserialize, Deserializer, de};
 
 use super::{
     exchange::DEFAULT_PORT,
+    settings::UsageError,
     units::{ByteSize, Span, from_text},
 };
 use crate::{engine::PollPolicy, loader::AttachWish, xsk::ZeroCopy};
@@ -78,6 +79,9 @@ pub struct RunOptions {
     /// Another RoCE stack uses the addresses too: pass packets for QPs that are not ours to the kernel
     #[arg(long)]
     pub shared_addresses: bool,
+    /// Print each packet that XDP refuses, for debugging; the counters by reason are there without it
+    #[arg(long)]
+    pub log_refusals: bool,
     /// Places for QPs in the BPF maps, a power of two [default: 1024]
     #[arg(long, value_name = "N")]
     pub slots: Option<u32>,
@@ -122,7 +126,9 @@ impl RunOptions {
     pub fn from_file(path: &Path) -> anyhow::Result<Self> {
         let text = std::fs::read_to_string(path)
             .with_context(|| format!("configuration file {}", path.display()))?;
-        toml::from_str(&text).with_context(|| format!("configuration file {}", path.display()))
+        toml::from_str(&text).map_err(|error| {
+            UsageError(format!("configuration file {}: {error}", path.display())).into()
+        })
     }
 
     /// These, and for what they do not say those of `file`.
@@ -148,6 +154,7 @@ impl RunOptions {
             address: list(self.address, file.address),
             vlan: self.vlan.or(file.vlan),
             shared_addresses: self.shared_addresses || file.shared_addresses,
+            log_refusals: self.log_refusals || file.log_refusals,
             slots: self.slots.or(file.slots),
             rx_ring: self.rx_ring.or(file.rx_ring),
             tx_ring: self.tx_ring.or(file.tx_ring),

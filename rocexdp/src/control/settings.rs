@@ -62,6 +62,7 @@ pub fn node_config(options: &RunOptions) -> Result<NodeConfig, UsageError> {
         None => {}
     }
     config.shared_addresses = options.shared_addresses;
+    config.log_refusals = options.log_refusals;
     if let Some(slots) = options.slots {
         if !slots.is_power_of_two() || !(64..=65536).contains(&slots) {
             return usage(format!(

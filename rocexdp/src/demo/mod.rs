@@ -84,6 +84,10 @@ fn demonstrate(args: &Args, cancel: &Arc<Cancel>) -> anyhow::Result<()> {
 }
 
 fn in_lab(args: &Args, cancel: &Arc<Cancel>, lab: &mut Lab, place: &Path) -> anyhow::Result<()> {
+    out::line(format_args!(
+        "== A file of {} of random bytes, seed {}",
+        args.size, args.seed
+    ))?;
     let files = Files::make(place, args)?;
     out::line("== rocexdp on both hosts")?;
     let a = Station::start(lab, Host::A, None, cancel)?;
@@ -238,11 +242,8 @@ fn random_file(path: &Path, size: u64, seed: u64) -> anyhow::Result<Sha256Digest
     let mut left = size;
     let mut file = File::create(path).context("making the file")?;
     while left > 0 {
-        for word in block.chunks_mut(8) {
-            let random = rng.next_u64().to_le_bytes();
-            word.iter_mut()
-                .zip(random)
-                .for_each(|(byte, random)| *byte = random);
+        for word in block.chunks_exact_mut(8) {
+            word.copy_from_slice(&rng.next_u64().to_le_bytes());
         }
         let len = usize::try_from(left)
             .unwrap_or(block.len())

@@ -37,8 +37,9 @@ pub fn largest_path_mtu(mtu: u32) -> Option<PathMtu> {
 const CAPABILITIES: [(u32, &str, &str); 3] = [
     (12, "CAP_NET_ADMIN", "attach XDP programs"),
     (13, "CAP_NET_RAW", "open AF_XDP sockets"),
-    (39, "CAP_BPF", "load BPF programs"),
+    (CAP_BPF, "CAP_BPF", "load BPF programs"),
 ];
+const CAP_BPF: u32 = 39;
 const CAP_SYS_ADMIN: u32 = 21;
 
 pub(super) fn capabilities() -> Result<()> {
@@ -65,8 +66,8 @@ fn missing_capabilities(effective: u64) -> Vec<String> {
     let has = |bit: u32| effective & (1 << bit) != 0;
     CAPABILITIES
         .iter()
-        // CAP_SYS_ADMIN stands in for CAP_BPF (kernel/bpf/token.c, bpf_capable).
-        .filter(|(bit, name, _)| !has(*bit) && !(*name == "CAP_BPF" && has(CAP_SYS_ADMIN)))
+        // CAP_SYS_ADMIN stands in for CAP_BPF (include/linux/capability.h, bpf_capable).
+        .filter(|(bit, ..)| !(has(*bit) || *bit == CAP_BPF && has(CAP_SYS_ADMIN)))
         .map(|(_, name, what)| format!("{name} (to {what})"))
         .collect()
 }

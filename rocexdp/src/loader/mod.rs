@@ -84,6 +84,8 @@ pub struct LoadConfig {
     pub shared_addresses: bool,
     /// QP slots, a power of two from 64 to 65536.
     pub slots: u32,
+    /// Have the program log each packet that it refuses. For debugging: it costs per refused packet.
+    pub log_refusals: bool,
 }
 
 /// A loaded and attached program with its maps. Dropping it detaches.
@@ -142,6 +144,11 @@ impl Dataplane {
 
         let mut bpf = EbpfLoader::new()
             .override_global(maps::GLOBAL_QUEUES, &queues, true)
+            .override_global(
+                maps::GLOBAL_LOG_REFUSALS,
+                &u8::from(config.log_refusals),
+                true,
+            )
             .override_global(maps::GLOBAL_SLOT_MASK, &(config.slots - 1), true)
             .map_max_entries(maps::QP_CONFIG, config.slots)
             .map_max_entries(maps::QP_COUNTERS, config.slots * queues)

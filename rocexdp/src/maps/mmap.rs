@@ -38,7 +38,7 @@ impl<T: Pod> SharedArray<T> {
     /// # Errors
     /// The error of mmap(2): EPERM for a map without `BPF_F_MMAPABLE`, EINVAL for too many entries.
     pub fn map(fd: BorrowedFd<'_>, entries: u32, writable: bool) -> io::Result<Self> {
-        const { assert!(size_of::<T>() % 8 == 0 && size_of::<T>() > 0) };
+        const { assert!(size_of::<T>().is_multiple_of(8) && size_of::<T>() > 0) };
         let page = rustix::param::page_size();
         let map_len = (size_of::<T>() * entries as usize).next_multiple_of(page);
         let mut prot = ProtFlags::READ;

@@ -5,6 +5,7 @@
 
 mod net;
 mod qp;
+mod refusals;
 mod slots;
 
 use std::{
@@ -79,6 +80,8 @@ pub struct NodeConfig {
     pub zero_copy: ZeroCopy,
     /// The transport's settings.
     pub endpoint: EndpointConfig,
+    /// Tell of each packet that XDP refuses ([`NodeEvent::Refused`]). For debugging: it costs per refused packet.
+    pub log_refusals: bool,
 }
 
 impl NodeConfig {
@@ -96,6 +99,7 @@ impl NodeConfig {
             poll: PollPolicy::default(),
             zero_copy: ZeroCopy::Try,
             endpoint: EndpointConfig::default(),
+            log_refusals: false,
         }
     }
 }
@@ -142,6 +146,8 @@ pub enum NodeEvent {
     Qp(rocexdp_proto::Event),
     /// A socket's error.
     Device(String),
+    /// XDP refused a packet: why, and whose it was.
+    Refused(String),
 }
 
 impl fmt::Display for NodeEvent {
@@ -190,7 +196,10 @@ impl fmt::Display for NodeEvent {
             Self::NeighbourMoved { next_hop, mac } => {
                 write!(f, "next hop {next_hop} is now at {mac}")
             }
-            Self::Unreachable(text) | Self::Network(text) | Self::Device(text) => f.write_str(text),
+            Self::Unreachable(text)
+            | Self::Network(text)
+            | Self::Device(text)
+            | Self::Refused(text) => f.write_str(text),
             Self::Qp(event) => write!(f, "{event}"),
         }
     }
@@ -240,6 +249,7 @@ impl Node {
             vlan: config.vlan,
             shared_addresses: config.shared_addresses,
             slots: config.slots,
+            log_refusals: config.log_refusals,
         })?;
         let sockets = open_sockets(&config, &dataplane)?;
         note_socket_mode(&mut dataplane.report, &sockets);
@@ -274,7 +284,11 @@ impl Node {
             iface: config.iface.clone(),
             path_mtu: report.path_mtu,
         });
-        let network = Network::start(&dataplane, events, engine.handle().clone())
+        let log = match config.log_refusals {
+            true => Some(refusals::of_program(report.program_id, events.clone())?),
+            false => None,
+        };
+        let network = Network::start(&dataplane, events, engine.handle().clone(), log)
             .with_context(|| format!("watching the network of {}", config.iface))?;
         Ok(Self {
             shared,

@@ -16,10 +16,11 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, anyhow, bail};
+use aya_log::EbpfLogger;
 use rocexdp_proto::ids::Qpn;
 use tokio::sync::{broadcast, oneshot};
 
-use super::NodeEvent;
+use super::{NodeEvent, refusals::Sink};
 use crate::{
     engine::EngineHandle,
     loader::{Dataplane, gid_of, largest_path_mtu},
@@ -105,6 +106,7 @@ impl Network {
         dataplane: &Dataplane,
         events: broadcast::Sender<NodeEvent>,
         engine: EngineHandle,
+        log: Option<EbpfLogger<Sink>>,
     ) -> Result<Self> {
         let hops = NextHops::default();
         let stop = Arc::new(AtomicBool::new(false));
@@ -125,6 +127,7 @@ impl Network {
             hops,
             engine,
             events: events.clone(),
+            log,
             stop: Arc::clone(&stop),
         };
         let spawn = |name: &str, f: Box<dyn FnOnce() + Send>| {
@@ -256,12 +259,16 @@ struct Watching {
     hops: NextHops,
     engine: EngineHandle,
     events: broadcast::Sender<NodeEvent>,
+    log: Option<EbpfLogger<Sink>>,
     stop: Arc<AtomicBool>,
 }
 
 impl Watching {
     fn run(mut self) {
         while !self.stop.load(Ordering::Relaxed) {
+            if let Some(log) = &mut self.log {
+                log.flush();
+            }
             match self.watch.next(TICK) {
                 Ok(Some(event)) => self.handle(event),
                 Ok(None) => {}
