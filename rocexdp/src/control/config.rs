@@ -48,7 +48,7 @@ pub struct RunOptions {
     /// Let a received file replace an existing one
     #[arg(long)]
     pub allow_overwrite: bool,
-    /// Control socket [default: /run/rocexdp/IF@NAMESPACE.sock]
+    /// Control socket (default: /run/rocexdp/IF@NAMESPACE.sock)
     #[arg(long, value_name = "PATH")]
     pub socket: Option<PathBuf>,
     /// Group that may use the control socket [default: the owner only]
@@ -99,7 +99,7 @@ pub struct RunOptions {
     #[arg(long, value_name = "RATE")]
     #[serde(deserialize_with = "from_text")]
     pub line_rate: Option<Rate>,
-    /// A DCQCN parameter by its ConnectX name; may be repeated. In the file: a table [cc]
+    /// A DCQCN parameter by its ConnectX name; may be repeated. In the file: the table "cc"
     #[arg(long, value_name = "NAME=VALUE")]
     #[serde(deserialize_with = "assignments")]
     pub cc: Vec<Assignment>,
