@@ -88,7 +88,7 @@ fn in_lab(args: &Args, cancel: &Arc<Cancel>, lab: &mut Lab, place: &Path) -> any
         "== A file of {} of random bytes, seed {}",
         args.size, args.seed
     ))?;
-    let files = Files::make(place, args)?;
+    let files = Files::make(place, args, cancel)?;
     out::line("== rocexdp on both hosts")?;
     let a = Station::start(lab, Host::A, None, cancel)?;
     let b = Station::start(lab, Host::B, Some(&files.receive()), cancel)?;
@@ -208,14 +208,14 @@ struct Files {
 }
 
 impl Files {
-    fn make(place: &Path, args: &Args) -> anyhow::Result<Self> {
+    fn make(place: &Path, args: &Args, cancel: &Cancel) -> anyhow::Result<Self> {
         use std::os::unix::fs::OpenOptionsExt;
 
         let files = Self {
             place: place.to_owned(),
             source: place.join("file"),
             token: place.join("token"),
-            sha256: random_file(&place.join("file"), args.size.0, args.seed)?,
+            sha256: random_file(&place.join("file"), args.size.0, args.seed, cancel)?,
         };
         std::fs::create_dir(files.receive()).context("making the receive directory")?;
         let secret: [u8; 16] = rand::random();
@@ -235,13 +235,14 @@ impl Files {
 }
 
 /// Writes a file whose bytes the seed decides, and returns their digest.
-fn random_file(path: &Path, size: u64, seed: u64) -> anyhow::Result<Sha256Digest> {
+fn random_file(path: &Path, size: u64, seed: u64, cancel: &Cancel) -> anyhow::Result<Sha256Digest> {
     let mut rng = Rng::new(seed);
     let mut hash = Sha256::new();
     let mut block = vec![0; 1 << 20];
     let mut left = size;
     let mut file = File::create(path).context("making the file")?;
     while left > 0 {
+        cancel.check()?;
         for word in block.chunks_exact_mut(8) {
             word.copy_from_slice(&rng.next_u64().to_le_bytes());
         }
@@ -285,7 +286,7 @@ mod tests {
         let cancel = Cancel::default();
         let make = |name: &str, size, seed| {
             let path = place.path().join(name);
-            let digest = random_file(&path, size, seed).unwrap();
+            let digest = random_file(&path, size, seed, &cancel).unwrap();
             assert_eq!(std::fs::metadata(&path).unwrap().len(), size);
             assert_eq!(super::digest(&path, &cancel).unwrap(), digest);
             digest
