@@ -8,6 +8,7 @@ use std::{
 };
 
 use rocexdp::{
+    control::local,
     lab::{Host, Impairment, Lab, LabConfig},
     maps::{MapsView, QpView},
     net::Link,
@@ -35,7 +36,6 @@ pub const SLOW_WIRE: &str = "delay=1ms";
 /// The lab, its daemons and a directory for files. Dropped, nothing is left.
 #[derive(Debug)]
 pub struct Rig {
-    // Order matters: daemons end before the interfaces go.
     daemons: [Option<Running>; 2],
     lab: Lab,
     place: TempDir,
@@ -301,6 +301,20 @@ impl Rig {
         for host in [Host::A, Host::B] {
             if self.daemons[host.index()].is_some() {
                 check::nothing_lost_at_the_sockets(&self.counters(host));
+            }
+        }
+    }
+}
+
+impl Drop for Rig {
+    fn drop(&mut self) {
+        let interface = self.lab.host_interface();
+        for host in [Host::A, Host::B] {
+            // Killed, it leaves its control socket behind; so does one that a test killed.
+            self.daemons[host.index()] = None;
+            let path = self.lab.host(host).run(|| local::default_path(&interface));
+            if let Ok(Ok(path)) = path {
+                let _ = std::fs::remove_file(path);
             }
         }
     }
