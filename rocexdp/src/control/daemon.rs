@@ -150,6 +150,7 @@ async fn open_socket(
             .mode(0o755)
             .create(local::DIRECTORY)
             .with_context(what)?;
+        local::remove_abandoned(Path::new(local::DIRECTORY));
     }
     if let Ok(found) = std::fs::symlink_metadata(path) {
         if !found.file_type().is_socket() {
