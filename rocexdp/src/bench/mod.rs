@@ -2,8 +2,8 @@
 //!
 //! Numbers of different runs, machines or loads can't be compared; the ratio within one run can. So both are measured in
 //! turn, several rounds, in one lab, and the medians are compared. Plain AF_XDP (`plain`) is two sockets with no protocol
-//! and no work on the payload behind the same XDP program, with frames as long as RDMA's; RDMA (`rdma`) is two whole nodes
-//! in this process. Both are given as payload per second: what is in a frame beside the path MTU's bytes is not counted.
+//! and no work on the payload behind a program that redirects everything, with frames as long as RDMA's; RDMA (`rdma`) is
+//! two whole nodes in this process. Both are given as payload per second: what is in a frame beside the path MTU's bytes is not counted.
 
 mod plain;
 mod rdma;

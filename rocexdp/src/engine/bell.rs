@@ -191,8 +191,11 @@ mod tests {
         std::thread::scope(|s| {
             s.spawn(|| {
                 let mut got = 0;
-                while got < 1000 {
+                loop {
                     got += bell.take_commands().len();
+                    if got == 1000 {
+                        break;
+                    }
                     if bell.prepare_sleep() {
                         let mut fds = [PollFd::new(&bell.wake, PollFlags::IN)];
                         let ten = rustix::time::Timespec {

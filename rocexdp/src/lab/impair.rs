@@ -133,21 +133,20 @@ impl fmt::Display for Impairment {
             Share::ALWAYS => 100.0,
             share => f64::from(share.bits()) / 4_294_967_296.0 * 100.0,
         };
-        for (name, share) in [
+        for (name, of) in [
             ("drop", faults.drop),
             ("corrupt", faults.corrupt),
             ("ce", faults.ce),
             ("dup", faults.duplicate),
             ("reorder", faults.reorder),
         ] {
-            if share != Share::NEVER {
-                // Ten digits tell all 2^32 shares apart; zeros at the end say nothing.
-                let text = format!("{:.10}", percent(share));
-                write!(
-                    f,
-                    "{name}={}%,",
-                    text.trim_end_matches('0').trim_end_matches('.')
-                )?;
+            if of != Share::NEVER {
+                // The shortest text that means the same; ten digits tell all 2^32 shares apart.
+                let text = (0..=10)
+                    .map(|digits| format!("{:.digits$}%", percent(of)))
+                    .find(|text| share(name, text).is_ok_and(|back| back == of))
+                    .unwrap_or_else(|| format!("{:.10}%", percent(of)));
+                write!(f, "{name}={text},")?;
             }
         }
         if faults.reorder_depth != 0 {

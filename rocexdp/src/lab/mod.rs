@@ -21,8 +21,9 @@ pub use error::Error;
 pub use impair::{BadImpairment, Impairment};
 use rocexdp_common::fault::Faults;
 pub use topology::{HOST_INTERFACE, namespaces, remove};
+pub use wire::XdpWire;
 
-use self::{counters::drops, relay::Relay, topology::Topology, wire::XdpWire};
+use self::{counters::drops, relay::Relay, topology::Topology};
 use crate::sys::netns::NetNs;
 
 /// A lab that is up. Dropping it removes everything.

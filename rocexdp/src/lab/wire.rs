@@ -31,12 +31,29 @@ impl XdpWire {
     /// # Errors
     /// The kernel refused the program, or attached it otherwise than asked.
     pub fn attach(ports: [IfIndex; 2]) -> Result<Self, Error> {
-        let object = aya::include_bytes_aligned!(env!("ROCEXDP_BPF_WIRE"));
-        let mut bpf = Ebpf::load(object).map_err(Error::bpf("loading the wire's object"))?;
         let config = WireConfig {
             ports: ports.map(|port| port.0),
             ..WireConfig::default()
         };
+        Self::load(config, &ports)
+    }
+
+    /// Attaches to one port and gives every frame to the socket in place 0 of [`Self::sockets`]: AF_XDP with nothing else.
+    ///
+    /// # Errors
+    /// As [`Self::attach`].
+    pub fn redirect_all(port: IfIndex) -> Result<Self, Error> {
+        let config = WireConfig {
+            ports: [port.0, 0],
+            to_sockets: 1,
+            ..WireConfig::default()
+        };
+        Self::load(config, &[port])
+    }
+
+    fn load(config: WireConfig, ports: &[IfIndex]) -> Result<Self, Error> {
+        let object = aya::include_bytes_aligned!(env!("ROCEXDP_BPF_WIRE"));
+        let mut bpf = Ebpf::load(object).map_err(Error::bpf("loading the wire's object"))?;
         write_config(&mut bpf, &config)?;
         let program: &mut Xdp = bpf
             .program_mut(WIRE_PROGRAM)
@@ -50,7 +67,7 @@ impl XdpWire {
             program
                 .attach_to_if_index(port.0, AyaMode::Driver)
                 .map_err(Error::bpf("attaching the wire's program"))?;
-            let link = Link::by_index(port)?;
+            let link = Link::by_index(*port)?;
             if !link.xdp.iter().any(|xdp| xdp.mode == XdpMode::Driver) {
                 return Err(Error::NotDriverMode(link.name));
             }

@@ -38,9 +38,6 @@ pub use report::AttachReport;
 /// The eBPF object of the dataplane, as built by `cargo xtask build`.
 static OBJECT: &[u8] = aya::include_bytes_aligned!(env!("ROCEXDP_BPF_ROCEXDP"));
 
-/// Entries of the LRU hash of flows that are not ours.
-const FLOW_ENTRIES: u32 = 4096;
-
 /// How the user wants the program attached.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AttachWish {
@@ -153,11 +150,12 @@ impl Dataplane {
             .map_max_entries(maps::QP_CONFIG, config.slots)
             .map_max_entries(maps::QP_COUNTERS, config.slots * queues)
             .map_max_entries(maps::QP_ENGINE, config.slots)
-            .map_max_entries(maps::QUEUE_COUNTERS, queues)
+            // One more, where frames of a queue that was added later are counted as `map_full`.
+            .map_max_entries(maps::QUEUE_COUNTERS, queues + 1)
             .map_max_entries(maps::QUEUE_ENGINE, queues)
             .map_max_entries(maps::DIRTY, config.slots.div_ceil(64))
             .map_max_entries(maps::DIRTY_INDEX, config.slots.div_ceil(4096))
-            .map_max_entries(maps::FLOWS, FLOW_ENTRIES)
+            .map_max_entries(maps::FLOWS, maps::DEFAULT_FLOWS)
             .map_max_entries(maps::XSKS, queues)
             .load(OBJECT)
             .map_err(|e| check::explain_load(e.into(), &config.iface))?;

@@ -29,7 +29,7 @@ pub struct Maps {
     pub qp_counters: SharedArray<QpCounters>,
     /// The engine's counters per slot; written by us.
     pub qp_engine: SharedArray<QpEngine>,
-    /// XDP's counters per queue.
+    /// XDP's counters per queue; one entry more, for frames of queues that came after us.
     pub queue_counters: SharedArray<QueueCounters>,
     /// The engine's counters per queue; written by us.
     pub queue_engine: SharedArray<QueueEngine>,
@@ -152,7 +152,7 @@ impl Maps {
             qp_config: one(bpf, maps::QP_CONFIG, slots)?,
             qp_counters: one(bpf, maps::QP_COUNTERS, slots * queues)?,
             qp_engine: one(bpf, maps::QP_ENGINE, slots)?,
-            queue_counters: one(bpf, maps::QUEUE_COUNTERS, queues)?,
+            queue_counters: one(bpf, maps::QUEUE_COUNTERS, queues + 1)?,
             queue_engine: one(bpf, maps::QUEUE_ENGINE, queues)?,
             dirty: one(bpf, maps::DIRTY, slots.div_ceil(64))?,
             dirty_index: one(bpf, maps::DIRTY_INDEX, slots.div_ceil(4096))?,
@@ -218,5 +218,7 @@ fn add(sum: &mut QpCounters, other: &QpCounters) {
         sum.last_ack_msn = other.last_ack_msn;
         sum.resync_seen = other.resync_seen;
         sum.in_gap = other.in_gap;
+        sum.response_in_gap = other.response_in_gap;
+        sum.response_open = other.response_open;
     }
 }

@@ -118,9 +118,9 @@ impl MapsView {
         self.program_id
     }
 
-    /// Receive queues.
+    /// Receive queues with a socket.
     pub fn queues(&self) -> u32 {
-        self.queue_counters.entries()
+        self.queue_engine.entries()
     }
 
     /// QP slots.
@@ -145,6 +145,13 @@ impl MapsView {
                 .filter_map(|q| self.qp_counters.load(slot * queues + q))
                 .collect(),
         })
+    }
+
+    /// Frames that came in on queues that the interface got after the program was loaded; passed, and served by no socket.
+    pub fn frames_of_new_queues(&self) -> u64 {
+        self.queue_counters
+            .load(self.queues())
+            .map_or(0, |c| c.frames)
     }
 
     /// XDP's and the engine's counters, per receive queue.

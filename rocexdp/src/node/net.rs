@@ -297,12 +297,7 @@ impl Watching {
             Event::AddressGone(index, ip)
                 if index == self.link.index && self.addresses.contains(&ip) =>
             {
-                self.addresses.retain(|a| *a != ip);
-                self.control
-                    .lock()
-                    .unwrap_or_else(PoisonError::into_inner)
-                    .remove_address(gid_of(ip));
-                self.tell(NodeEvent::AddressGone(ip));
+                self.address_gone(ip);
             }
             Event::Address(index, address)
                 if index == self.link.index && !self.addresses.contains(&address.ip) =>
@@ -316,6 +311,15 @@ impl Watching {
             Event::Lost => self.reread(),
             _ => {}
         }
+    }
+
+    fn address_gone(&mut self, ip: IpAddr) {
+        self.addresses.retain(|a| *a != ip);
+        self.control
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .remove_address(gid_of(ip));
+        self.tell(NodeEvent::AddressGone(ip));
     }
 
     fn link_changed(&mut self, link: Link) {
@@ -378,6 +382,17 @@ impl Watching {
     /// Notifications were lost: look at what they may have said.
     fn reread(&mut self) {
         if let Ok(link) = Link::by_index(self.link.index) {
+            if let Ok(now) = link.addresses() {
+                let now: Vec<IpAddr> = now.iter().map(|a| a.ip).collect();
+                for gone in self
+                    .addresses
+                    .clone()
+                    .into_iter()
+                    .filter(|a| !now.contains(a))
+                {
+                    self.address_gone(gone);
+                }
+            }
             self.link_changed(link);
         }
         let next_hops: Vec<IpAddr> = self
