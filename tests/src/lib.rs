@@ -15,6 +15,7 @@ pub mod files;
 pub mod process;
 pub mod rig;
 pub mod traffic;
+pub mod veth;
 
 pub use files::SourceFile;
 pub use process::{Outcome, Running, eventually};

@@ -361,6 +361,11 @@ impl Node {
         NodeQp::create(&self.shared, self.network.resolver(), max_send, max_recv)
     }
 
+    /// The workers, for what this interface does not offer.
+    pub fn engine(&self) -> &EngineHandle {
+        &self.shared.engine
+    }
+
     /// The maps.
     pub fn maps(&self) -> &Maps {
         &self.shared.maps
