@@ -433,7 +433,7 @@ pub struct QpEngine {
 }
 
 /// Room for the transport's drop reasons in [`QueueEngine`].
-pub const ENGINE_DROP_SLOTS: usize = 40;
+pub const ENGINE_DROP_SLOTS: usize = 46;
 
 /// What the engine counted on one receive queue, and the socket's own statistics.
 #[repr(C, align(64))]
@@ -472,6 +472,10 @@ pub struct QueueEngine {
     pub tx_device_drops: u64,
     /// Packets that came in on a queue of another worker and were handed to this one.
     pub rx_handed_over: u64,
+    /// Packets that came in here and were handed to the worker that owns their QP.
+    pub rx_handed_away: u64,
+    /// Packets dropped because that worker did not keep up.
+    pub rx_handover_full: u64,
     /// Packets dropped by the transport, by reason (`rocexdp_proto::DropReason`).
     pub drops: [u64; ENGINE_DROP_SLOTS],
 }
@@ -495,6 +499,8 @@ impl Default for QueueEngine {
             xsk_rx_bad_desc: 0,
             tx_device_drops: 0,
             rx_handed_over: 0,
+            rx_handed_away: 0,
+            rx_handover_full: 0,
             drops: [0; ENGINE_DROP_SLOTS],
         }
     }

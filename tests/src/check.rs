@@ -87,9 +87,13 @@ impl Rig {
                 "what XDP gave to the socket was received, or lost there by name: {queue:#}"
             );
             assert_eq!(
-                engine("rx_packets"),
-                engine("rx_accepted") + engine("rx_icrc_errors") + sum(queue, "/engine/drops"),
-                "what was received was accepted, or dropped by name: {queue:#}"
+                engine("rx_packets") + engine("rx_handed_over"),
+                engine("rx_accepted")
+                    + engine("rx_icrc_errors")
+                    + sum(queue, "/engine/drops")
+                    + engine("rx_handed_away")
+                    + engine("rx_handover_full"),
+                "what was received was accepted, handed over, or dropped by name: {queue:#}"
             );
             redirected += xdp("redirected");
         }

@@ -155,10 +155,24 @@ impl Running {
         let _ = self.child.wait();
     }
 
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Asks it to end by SIGTERM, and says how it did.
     pub fn terminate(self, limit: Duration) -> Outcome {
-        let pid = self.child.id().to_string();
-        let asked = Command::new("kill").args(["-TERM", &pid]).status().unwrap();
+        self.signal("-TERM", limit)
+    }
+
+    /// Asks it to end as Ctrl-C does, and says how it did.
+    pub fn interrupt(self, limit: Duration) -> Outcome {
+        self.signal("-INT", limit)
+    }
+
+    fn signal(self, signal: &str, limit: Duration) -> Outcome {
+        let pid = self.pid().to_string();
+        let asked = Command::new("kill").args([signal, &pid]).status().unwrap();
         assert!(asked.success(), "{}: can't be asked to end", self.what);
         self.finish(limit)
     }

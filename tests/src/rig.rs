@@ -33,6 +33,19 @@ pub const SLOW: [&str; 2] = ["--window", "16"];
 /// See [`SLOW`].
 pub const SLOW_WIRE: &str = "delay=1ms";
 
+/// The program, for a test that may run it. `None`, said as `SKIP`, where that can't be.
+pub fn product() -> Option<PathBuf> {
+    if !rustix::process::geteuid().is_root() {
+        println!("SKIP: not root");
+        return None;
+    }
+    let found = binary();
+    if found.is_none() {
+        println!("SKIP: no rocexdp binary: build it, or name it in ROCEXDP_BIN");
+    }
+    found
+}
+
 /// The lab, its daemons and a directory for files. Dropped, nothing is left.
 #[derive(Debug)]
 pub struct Rig {
@@ -50,14 +63,7 @@ impl Rig {
 
     /// A lab like this; its name gets the process's number.
     pub fn with(mut config: LabConfig) -> Option<Self> {
-        if !rustix::process::geteuid().is_root() {
-            println!("SKIP: not root");
-            return None;
-        }
-        let Some(binary) = binary() else {
-            println!("SKIP: no rocexdp binary: build it, or name it in ROCEXDP_BIN");
-            return None;
-        };
+        let binary = product()?;
         config.name = format!("{}{}", config.name, std::process::id());
         let place = tempfile::tempdir().unwrap();
         std::fs::create_dir(place.path().join("in")).unwrap();

@@ -244,3 +244,22 @@ fn a_peer_that_does_not_exist_is_named_with_the_interface() {
     let found = rig.lab().host(Host::A).run(|| Link::by_name(&device));
     assert!(found.unwrap().is_ok());
 }
+
+#[test]
+#[ignore = "needs root: run by cargo xtask test"]
+fn an_interface_that_goes_down_mid_copy_is_said_once_and_works_again() {
+    let Some(mut rig) = Rig::up("tfd") else {
+        return;
+    };
+    let (file, copy) = mid_copy(&mut rig, 64 << 20);
+    rig.ip(Host::A, "link set eth0 down");
+    rig.daemon(Host::A).says(SHORT, &["eth0", "link is down"]);
+    copy.finish(RETRY_BUDGET + SHORT).failed(1, &["10.77.0.2"]);
+    let said = rig.daemon(Host::A).stderr();
+    assert!(said.lines().count() < 20, "said again and again: {said}");
+
+    rig.impair("clean");
+    rig.ip(Host::A, "link set eth0 up");
+    rig.daemon(Host::A).says(SHORT, &["eth0", "link is up"]);
+    rig.copy_well(&file, "again");
+}

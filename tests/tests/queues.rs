@@ -53,20 +53,28 @@ fn packets_that_come_in_on_another_workers_queue_reach_their_qp() {
             .map(|e| e.rx_handed_over)
             .sum();
         assert!(handed > 0, "nothing was handed over at {who}");
-        let (mut given, mut taken) = (0, 0);
         for queue in 0..2 {
-            given += node
+            let given = node
                 .maps()
                 .queue_counters
                 .load(queue)
                 .expect("a queue")
                 .redirected;
             let engine = node.maps().queue_engine.load(queue).expect("a queue");
-            taken += engine.rx_accepted + engine.rx_icrc_errors + engine.drops.iter().sum::<u64>();
+            assert_eq!(
+                given, engine.rx_packets,
+                "what XDP gave queue {queue} of {who}"
+            );
+            let drops = engine.drops.iter().sum::<u64>();
+            assert_eq!(
+                engine.rx_packets + engine.rx_handed_over,
+                engine.rx_accepted
+                    + engine.rx_icrc_errors
+                    + drops
+                    + engine.rx_handed_away
+                    + engine.rx_handover_full,
+                "the books of queue {queue} of {who}"
+            );
         }
-        assert_eq!(
-            given, taken,
-            "packets between XDP and the transport of {who}"
-        );
     }
 }

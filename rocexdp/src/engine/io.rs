@@ -81,6 +81,8 @@ pub struct XskIo {
     neighbours: Neighbours,
     counters: IoCounters,
     error: Option<std::io::Error>,
+    /// The error that stands: told once, until a flush succeeds or fails otherwise.
+    standing: Option<std::io::ErrorKind>,
 }
 
 impl XskIo {
@@ -93,6 +95,7 @@ impl XskIo {
             neighbours,
             counters: IoCounters::default(),
             error: None,
+            standing: None,
         }
     }
 
@@ -116,6 +119,11 @@ impl XskIo {
         self.error.take()
     }
 
+    /// Whether the device takes nothing at present: it is down or gone.
+    pub fn is_down(&self) -> bool {
+        self.standing.is_some()
+    }
+
     fn inbox(&self) -> Option<&Handover> {
         self.neighbours.inboxes.get(self.queue as usize)
     }
@@ -131,6 +139,8 @@ impl XskIo {
         out.tx_device_drops = ours.tx_device_drops;
         out.xsk_rx_bad_desc = ours.rx_bad_descriptor + ours.rx_too_many_frags;
         out.rx_handed_over = self.counters.handed_over;
+        out.rx_handed_away = self.counters.handed_away;
+        out.rx_handover_full = self.counters.handover_full;
         if let Ok(kernel) = self.xsk.statistics() {
             out.xsk_rx_dropped = kernel.rx_dropped;
             out.xsk_rx_ring_full = kernel.rx_ring_full.unwrap_or(0);
@@ -139,11 +149,6 @@ impl XskIo {
             out.xsk_tx_invalid = kernel.tx_invalid_descs;
             out.xsk_tx_ring_empty = kernel.tx_ring_empty_descs.unwrap_or(0);
         }
-    }
-
-    /// Frames lost between workers.
-    pub fn counters(&self) -> &IoCounters {
-        &self.counters
     }
 }
 
@@ -207,8 +212,15 @@ impl FrameIo for XskIo {
     }
 
     fn flush(&mut self) {
-        if let Err(e) = self.xsk.flush() {
-            self.error = Some(e);
+        match self.xsk.flush() {
+            Ok(()) => self.standing = None,
+            Err(e) => {
+                let kind = e.kind();
+                if self.standing != Some(kind) {
+                    self.error = Some(e);
+                }
+                self.standing = Some(kind);
+            }
         }
     }
 }

@@ -126,7 +126,7 @@ impl Engine {
                 wake: Arc::clone(&bells) as Arc<dyn WakeWorker>,
                 slot_mask: maps.slots - 1,
             };
-            let tell = tell.clone();
+            let (tell, died) = (tell.clone(), tell.clone());
             let worker = Worker {
                 core: Core {
                     // Each worker has its own transport, and its own random numbers.
@@ -146,6 +146,7 @@ impl Engine {
                     .ok_or_else(|| anyhow!("no bell for worker {n}"))?,
                 policy: config.policy,
                 tell: Box::new(move |event| tell(queue, event)),
+                died: Box::new(move || died(queue, WorkerEvent::Died)),
             };
             let thread = std::thread::Builder::new()
                 .name(format!("rocexdp-q{queue}"))

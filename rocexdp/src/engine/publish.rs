@@ -107,7 +107,8 @@ impl Publisher {
         (0..maps.queues)
             .filter_map(ends)
             .all(|(redirected, engine)| {
-                redirected == engine.rx_packets + engine.xsk_rx_dropped + engine.xsk_rx_ring_full
+                let lost = engine.xsk_rx_dropped + engine.xsk_rx_ring_full + engine.xsk_rx_bad_desc;
+                redirected == engine.rx_packets + lost
             })
     }
 }

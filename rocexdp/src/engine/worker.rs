@@ -23,7 +23,7 @@ const PUBLISH_EVERY: Duration = Duration::from_millis(1);
 const SPIN: Duration = Duration::from_micros(50);
 /// A timer nearer than this is waited for by spinning: a sleep would overshoot it.
 const NEAR: Duration = Duration::from_micros(20);
-/// Longest sleep, so that statistics stay fresh.
+/// Longest sleep. Whatever has to be done sooner wakes the worker; this bounds what a lost wake-up could cost.
 const LONGEST_SLEEP: Duration = Duration::from_millis(100);
 /// Sleep while the TX ring is full and the device does not take more.
 const BACKPRESSURE_SLEEP: Duration = Duration::from_micros(50);
@@ -50,6 +50,8 @@ pub enum WorkerEvent {
     Transport(Event),
     /// From the socket.
     Device(std::io::Error),
+    /// The worker's thread panicked: its QPs are dead.
+    Died,
 }
 
 /// A worker before it runs.
@@ -64,14 +66,22 @@ pub struct Worker {
     pub policy: PollPolicy,
     /// Where events go.
     pub tell: Box<dyn FnMut(WorkerEvent) + Send>,
+    /// What to do when the thread panics.
+    pub died: Box<dyn Fn() + Send>,
 }
 
 /// Closes the bell however the worker ends, so that nobody waits for an answer from it.
-struct CloseAtEnd(Arc<Bell<Command>>);
+struct CloseAtEnd {
+    bell: Arc<Bell<Command>>,
+    died: Box<dyn Fn() + Send>,
+}
 
 impl Drop for CloseAtEnd {
     fn drop(&mut self) {
-        self.0.close();
+        self.bell.close();
+        if std::thread::panicking() {
+            (self.died)();
+        }
     }
 }
 
@@ -88,7 +98,10 @@ pub fn now() -> Timestamp {
 impl Worker {
     /// Runs until the bell says stop.
     pub fn run(mut self) {
-        let _closed = CloseAtEnd(Arc::clone(&self.bell));
+        let _closed = CloseAtEnd {
+            bell: Arc::clone(&self.bell),
+            died: std::mem::replace(&mut self.died, Box::new(|| ())),
+        };
         // The default slack of 50 us would make every paced packet late; failure only costs that.
         let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
         let mut idle_since: Option<Timestamp> = None;
@@ -202,7 +215,7 @@ impl Worker {
             return None;
         }
         let mut longest = until_timer.min(LONGEST_SLEEP);
-        if backpressure || self.io.unsent() > 0 {
+        if !self.io.is_down() && (backpressure || self.io.unsent() > 0) {
             longest = longest.min(BACKPRESSURE_SLEEP);
         }
         Some(longest)

@@ -105,7 +105,10 @@ impl Memory for Buffer {
 /// A file's pages, mapped shared: what is written is in the page cache at once.
 ///
 /// Access beyond the file's end would raise SIGBUS, so the file's blocks must be allocated and no
-/// one else may shrink it: give it a file that has no name yet (O_TMPFILE) and was allocated.
+/// one else may shrink it: give it a file that has no name yet (O_TMPFILE) and was allocated. Two limits remain: an I/O
+/// error of the disk under a page raises SIGBUS all the same, and when the system throttles writers of dirty pages
+/// (mm/page-writeback.c, `balance_dirty_pages`) the engine's worker is throttled with them. Memory of another kind
+/// ([`Buffer`]) has neither.
 #[derive(Debug)]
 pub struct MappedFile(Mapping);
 

@@ -12,7 +12,7 @@ use std::{
     fmt,
     net::IpAddr,
     os::fd::{AsFd as _, AsRawFd as _},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, PoisonError, atomic::AtomicU32},
 };
 
 use anyhow::{Context as _, Result};
@@ -140,13 +140,13 @@ pub enum NodeEvent {
     },
     /// A peer's next hop does not answer.
     Unreachable(String),
-    /// Something else about the network: lost notifications, routes.
+    /// Something else about the network.
     Network(String),
     /// A QP's event.
     Qp(rocexdp_proto::Event),
     /// A socket's error.
     Device(String),
-    /// XDP refused a packet: why, and whose it was.
+    /// XDP refused a packet: the reason, and on which queue.
     Refused(String),
 }
 
@@ -221,6 +221,8 @@ struct Shared {
     engine: EngineHandle,
     maps: Arc<Maps>,
     slots: Mutex<Slots>,
+    /// Of the last published QP; never repeated, so that XDP notices when a slot's QP changes while it reads.
+    generation: AtomicU32,
     mac: [u8; 6],
     vlan: Option<u16>,
     iface: String,
@@ -269,7 +271,12 @@ impl Node {
             move |queue, event| {
                 let event = match event {
                     WorkerEvent::Transport(event) => NodeEvent::Qp(event),
-                    WorkerEvent::Device(e) => NodeEvent::Device(format!("queue {queue}: {e}")),
+                    WorkerEvent::Device(e) => NodeEvent::Device(format!(
+                        "queue {queue}: sending fails: {e}; said once until it works again or fails otherwise"
+                    )),
+                    WorkerEvent::Died => NodeEvent::Device(format!(
+                        "queue {queue}: its worker has died of a fault in rocexdp: its QPs are dead; restart rocexdp"
+                    )),
                 };
                 // Nobody may be listening.
                 let _ = tell.send(event);
@@ -279,6 +286,7 @@ impl Node {
             engine: engine.handle().clone(),
             slots: Mutex::new(Slots::new(config.slots, engine.handle().workers())),
             maps: Arc::clone(&dataplane.maps),
+            generation: AtomicU32::new(0),
             mac: dataplane.device.mac.map_or([0; 6], |m| m.0),
             vlan: report.vlan,
             iface: config.iface.clone(),
@@ -324,20 +332,26 @@ impl Node {
     /// # Errors
     /// When the engine has ended.
     pub fn register(&self, memory: Arc<dyn Memory>, access: Access) -> Result<MemoryRegion> {
-        // One key for all workers, since a QP of any of them may be asked for it.
+        // A key of the system's generator, since a peer that has one must not guess another's; the same for all workers,
+        // since a QP of any of them may be asked for it.
         let engine = &self.shared.engine;
-        let first = Arc::clone(&memory);
-        let region = engine.call_blocking(0, move |core, _| {
-            core.endpoint.register_memory(first, 0, access)
-        })?;
-        for worker in 1..engine.workers() {
-            let memory = Arc::clone(&memory);
-            let rkey = region.rkey;
-            engine.call_blocking(worker * LINE, move |core, _| {
-                core.endpoint.register_memory_as(rkey, memory, 0, access);
-            })?;
+        loop {
+            let rkey = RKey(rand::rng().random());
+            let mut taken = false;
+            for worker in 0..engine.workers() {
+                let memory = Arc::clone(&memory);
+                taken |= !engine.call_blocking(worker * LINE, move |core, _| {
+                    core.endpoint.register_memory_as(rkey, memory, 0, access)
+                })?;
+            }
+            if !taken {
+                return Ok(MemoryRegion {
+                    rkey,
+                    va: 0,
+                    len: memory.len(),
+                });
+            }
         }
-        Ok(region)
     }
 
     /// Withdraws a region: later accesses of peers are refused.

@@ -17,6 +17,7 @@ use std::{
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use aya_log::EbpfLogger;
+use netlink_packet_route::neighbour::NeighbourState;
 use rocexdp_proto::ids::Qpn;
 use tokio::sync::{broadcast, oneshot};
 
@@ -27,6 +28,7 @@ use crate::{
     maps::ControlMaps,
     net::{
         IfIndex, Link, Mac,
+        link::Address,
         neigh::{Neighbour, REFRESH_INTERVAL, RESOLVE_TIMEOUT, Route},
         watch::{Event, Watch},
     },
@@ -51,6 +53,10 @@ enum Request {
         qpn: Qpn,
         answer: oneshot::Sender<Result<Resolved>>,
     },
+    /// The QP takes a peer's address now: give it the one that is known by now.
+    Confirm(Qpn),
+    /// Routes changed.
+    Recheck,
     Forget(Qpn),
 }
 
@@ -78,6 +84,12 @@ impl Resolver {
         got.await.map_err(|_| closed())?
     }
 
+    /// The QP has been told of its peer; a change of the next hop's address between then and [`Self::resolve`] is made up for.
+    pub fn confirm(&self, qpn: Qpn) {
+        // The node has gone as well, otherwise.
+        let _ = self.0.send(Request::Confirm(qpn));
+    }
+
     /// The QP has gone.
     pub fn forget(&self, qpn: Qpn) {
         // The node has gone as well, otherwise.
@@ -85,8 +97,29 @@ impl Resolver {
     }
 }
 
+/// How a QP's packets leave.
+#[derive(Clone, Copy, Debug)]
+struct Hop {
+    local: IpAddr,
+    peer: IpAddr,
+    next_hop: IpAddr,
+    mac: Mac,
+}
+
 /// Next hops in use, by QP.
-type NextHops = Arc<Mutex<HashMap<Qpn, (IpAddr, Mac)>>>;
+type NextHops = Arc<Mutex<HashMap<Qpn, Hop>>>;
+
+fn locked(hops: &NextHops) -> std::sync::MutexGuard<'_, HashMap<Qpn, Hop>> {
+    hops.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The next hops, each once.
+fn distinct(hops: &NextHops) -> Vec<IpAddr> {
+    let mut all: Vec<IpAddr> = locked(hops).values().map(|hop| hop.next_hop).collect();
+    all.sort_unstable();
+    all.dedup();
+    all
+}
 
 /// The two threads. Dropping it ends them.
 #[derive(Debug)]
@@ -116,6 +149,8 @@ impl Network {
         let resolving = Resolving {
             link: link.clone(),
             hops: Arc::clone(&hops),
+            engine: engine.clone(),
+            events: events.clone(),
         };
         let watching = Watching {
             watch: Watch::open()?,
@@ -124,9 +159,11 @@ impl Network {
             promised: dataplane.report.path_mtu,
             addresses: dataplane.report.addresses.clone(),
             control: Arc::clone(&dataplane.control),
+            others: Vec::new(),
             hops,
             engine,
             events: events.clone(),
+            resolver: requests.clone(),
             log,
             stop: Arc::clone(&stop),
         };
@@ -174,6 +211,8 @@ impl Drop for Network {
 struct Resolving {
     link: Link,
     hops: NextHops,
+    engine: EngineHandle,
+    events: broadcast::Sender<NodeEvent>,
 }
 
 impl Resolving {
@@ -187,18 +226,24 @@ impl Resolving {
                     qpn,
                     answer,
                 }) => {
-                    let resolved = self.resolve(local, peer, qpn);
                     // Who asked may have given up.
-                    let _ = answer.send(resolved);
+                    let _ = answer.send(self.resolve(local, peer, qpn));
                 }
+                Ok(Request::Confirm(qpn)) => {
+                    let known = locked(&self.hops).get(&qpn).map(|hop| hop.mac);
+                    if let Some(mac) = known {
+                        self.tell_qp(qpn, mac);
+                    }
+                }
+                Ok(Request::Recheck) => self.recheck(),
                 Ok(Request::Forget(qpn)) => {
-                    self.hops
-                        .lock()
-                        .unwrap_or_else(PoisonError::into_inner)
-                        .remove(&qpn);
+                    locked(&self.hops).remove(&qpn);
                 }
                 Err(mpsc::RecvTimeoutError::Timeout) => {
-                    self.refresh();
+                    for next_hop in distinct(&self.hops) {
+                        // If it fails the entry goes stale, which the watching thread sees.
+                        let _ = Neighbour::refresh(self.link.index, next_hop);
+                    }
                     refresh_at = Instant::now() + REFRESH_INTERVAL;
                 }
                 Err(mpsc::RecvTimeoutError::Disconnected) => return,
@@ -206,7 +251,14 @@ impl Resolving {
         }
     }
 
-    fn resolve(&self, local: IpAddr, peer: IpAddr, qpn: Qpn) -> Result<Resolved> {
+    fn tell_qp(&self, qpn: Qpn, mac: Mac) {
+        // An engine that has ended sends nothing.
+        let _ = self
+            .engine
+            .call_qp(qpn, move |core, _| core.endpoint.set_dest_mac(qpn, mac.0));
+    }
+
+    fn route(&self, local: IpAddr, peer: IpAddr) -> Result<Route> {
         let route = Route::lookup(peer, Some(local), Some(self.link.index))?;
         if route.local {
             bail!(
@@ -221,30 +273,51 @@ impl Resolving {
                 self.link.name
             );
         }
+        Ok(route)
+    }
+
+    fn resolve(&self, local: IpAddr, peer: IpAddr, qpn: Qpn) -> Result<Resolved> {
+        let route = self.route(local, peer)?;
         let mac = route.resolve(RESOLVE_TIMEOUT)?;
-        self.hops
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .insert(qpn, (route.next_hop, mac));
+        let next_hop = route.next_hop;
+        locked(&self.hops).insert(
+            qpn,
+            Hop {
+                local,
+                peer,
+                next_hop,
+                mac,
+            },
+        );
         Ok(Resolved {
             mac,
             mtu: route.mtu,
         })
     }
 
-    fn refresh(&self) {
-        let mut next_hops: Vec<IpAddr> = self
-            .hops
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .values()
-            .map(|(ip, _)| *ip)
+    /// Routes changed: QPs whose next hop is another now are told of it.
+    fn recheck(&self) {
+        let hops: Vec<(Qpn, Hop)> = locked(&self.hops)
+            .iter()
+            .map(|(qpn, hop)| (*qpn, *hop))
             .collect();
-        next_hops.sort_unstable();
-        next_hops.dedup();
-        for next_hop in next_hops {
-            // If it fails the entry goes stale, which the watching thread sees.
-            let _ = Neighbour::refresh(self.link.index, next_hop);
+        for (qpn, hop) in hops {
+            let text = match self.route(hop.local, hop.peer) {
+                Ok(route) if route.next_hop == hop.next_hop => continue,
+                Ok(_) => match self.resolve(hop.local, hop.peer, qpn) {
+                    Ok(way) => {
+                        self.tell_qp(qpn, way.mac);
+                        format!(
+                            "QP {qpn}: the way to {} leads through another next hop now, at {}",
+                            hop.peer, way.mac
+                        )
+                    }
+                    Err(e) => format!("QP {qpn}: the route to {} changed: {e:#}", hop.peer),
+                },
+                Err(e) => format!("QP {qpn}: the route to {} changed: {e:#}", hop.peer),
+            };
+            // Nobody may be listening.
+            let _ = self.events.send(NodeEvent::Network(text));
         }
     }
 }
@@ -254,11 +327,15 @@ struct Watching {
     link: Link,
     device: IfIndex,
     promised: u32,
+    /// Addresses that the node answers for.
     addresses: Vec<IpAddr>,
+    /// Addresses that came later, which were said.
+    others: Vec<IpAddr>,
     control: Arc<Mutex<ControlMaps>>,
     hops: NextHops,
     engine: EngineHandle,
     events: broadcast::Sender<NodeEvent>,
+    resolver: mpsc::Sender<Request>,
     log: Option<EbpfLogger<Sink>>,
     stop: Arc<AtomicBool>,
 }
@@ -299,11 +376,20 @@ impl Watching {
             {
                 self.address_gone(ip);
             }
-            Event::Address(index, address)
-                if index == self.link.index && !self.addresses.contains(&address.ip) =>
+            Event::AddressGone(index, ip) if index == self.link.index => {
+                self.others.retain(|a| *a != ip)
+            }
+            Event::Address(index, Address { ip, .. })
+                if index == self.link.index
+                    && !self.addresses.contains(&ip)
+                    && !self.others.contains(&ip) =>
             {
-                self.addresses.push(address.ip);
-                self.tell(NodeEvent::AddressNew(address.ip));
+                self.others.push(ip);
+                self.tell(NodeEvent::AddressNew(ip));
+            }
+            Event::Route => {
+                // The resolving thread ends after this one.
+                let _ = self.resolver.send(Request::Recheck);
             }
             Event::Neighbour(entry) if entry.interface == self.link.index => {
                 self.neighbour_changed(&entry)
@@ -337,33 +423,35 @@ impl Watching {
                 promised: self.promised,
             });
         }
+        if link.mac != self.link.mac {
+            self.tell(NodeEvent::Network(format!(
+                "{}: its Ethernet address changed: restart rocexdp, which still sends from the old one",
+                link.name
+            )));
+        }
         self.link = link;
     }
 
     fn neighbour_changed(&self, entry: &Neighbour) {
         let mut moved = Vec::new();
+        let mut users = 0;
+        for (qpn, hop) in locked(&self.hops)
+            .iter_mut()
+            .filter(|(_, hop)| hop.next_hop == entry.ip)
         {
-            let mut hops = self.hops.lock().unwrap_or_else(PoisonError::into_inner);
-            if !hops.values().any(|(ip, _)| *ip == entry.ip) {
-                return;
+            users += 1;
+            if let Some(mac) = entry.usable()
+                && hop.mac != mac
+            {
+                hop.mac = mac;
+                moved.push((*qpn, mac));
             }
-            let Some(mac) = entry.usable() else {
-                if entry.state == netlink_packet_route::neighbour::NeighbourState::Failed {
-                    self.tell(NodeEvent::Unreachable(format!(
-                        "next hop {} does not answer on {}: {} QPs can't reach their peers",
-                        entry.ip,
-                        self.link.name,
-                        hops.values().filter(|(ip, _)| *ip == entry.ip).count()
-                    )));
-                }
-                return;
-            };
-            for (qpn, (ip, known)) in hops.iter_mut() {
-                if *ip == entry.ip && *known != mac {
-                    *known = mac;
-                    moved.push((*qpn, mac));
-                }
-            }
+        }
+        if users > 0 && entry.state == NeighbourState::Failed {
+            self.tell(NodeEvent::Unreachable(format!(
+                "next hop {} does not answer on {}: {users} QPs can't reach their peers",
+                entry.ip, self.link.name
+            )));
         }
         if let Some((_, mac)) = moved.first() {
             self.tell(NodeEvent::NeighbourMoved {
@@ -395,14 +483,7 @@ impl Watching {
             }
             self.link_changed(link);
         }
-        let next_hops: Vec<IpAddr> = self
-            .hops
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .values()
-            .map(|(ip, _)| *ip)
-            .collect();
-        for next_hop in next_hops {
+        for next_hop in distinct(&self.hops) {
             if let Ok(Some(entry)) = Neighbour::get(self.link.index, next_hop) {
                 self.neighbour_changed(&entry);
             }

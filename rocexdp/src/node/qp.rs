@@ -2,17 +2,14 @@
 
 use std::{
     net::IpAddr,
-    sync::{
-        Arc, PoisonError,
-        atomic::{AtomicU32, Ordering},
-    },
+    sync::{Arc, PoisonError, atomic::Ordering},
 };
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use rand::RngExt as _;
 use rocexdp_common::maps::{QpConfig, QpCounters, QpEngine};
 use rocexdp_proto::{
-    CreateQp, QpHandle, QpTransition, RtrAttr, RtsAttr, Transport,
+    CreateQp, QpHandle, QpState, QpTransition, RtrAttr, RtsAttr, Transport,
     ids::{Psn, Qpn},
     mem::Access,
     verbs::{CompletionQueue, Cqe, PathMtu, PostError, RecvWr, SendWr},
@@ -61,7 +58,6 @@ pub struct NodeQp {
     psn: Psn,
     cq: Arc<CompletionQueue>,
     news: Arc<Notify>,
-    generation: AtomicU32,
 }
 
 impl NodeQp {
@@ -101,6 +97,12 @@ impl NodeQp {
             .engine
             .call_blocking(slot, move |core, _| {
                 let handle = core.endpoint.create_qp(create)?;
+                // The slot is not published, so XDP does not touch its counters; marks of its last QP find nothing new.
+                for queue in 0..core.maps.queues {
+                    let entry = slot * core.maps.queues + queue;
+                    core.maps.qp_counters.store(entry, &QpCounters::default());
+                }
+                core.maps.qp_engine.store(slot, &QpEngine::default());
                 core.signals.assign(slot, qpn);
                 core.publisher.add(slot, qpn);
                 Ok::<_, rocexdp_proto::VerbsError>(handle)
@@ -127,7 +129,6 @@ impl NodeQp {
             psn: Psn::new(rand::rng().random()),
             cq,
             news,
-            generation: AtomicU32::new(0),
         })
     }
 
@@ -156,6 +157,15 @@ impl NodeQp {
                 shared.iface,
                 shared.path_mtu
             );
+        }
+        let state = shared
+            .engine
+            .call(self.slot, move |core, _| {
+                core.endpoint.qp_info(qpn).map(|i| i.state)
+            })
+            .await?;
+        if !matches!(state, Some(QpState::Reset | QpState::Init)) {
+            bail!("QP {qpn} is connected, or was: make a new one");
         }
         let way = self.resolver.resolve(attr.local, attr.peer, qpn).await?;
         if mtu_needed(attr.path_mtu) > way.mtu {
@@ -207,22 +217,15 @@ impl NodeQp {
                     "connecting QP {qpn} to QP {} at {}",
                     attr.peer_qpn, attr.peer
                 )
-            })
+            })?;
+        self.resolver.confirm(qpn);
+        Ok(())
     }
 
     fn publish(&self, attr: &ConnectAttr, path: &Path) {
         let maps = &self.shared.maps;
-        // The slot is not published, so XDP does not touch its counters.
-        for queue in 0..maps.queues {
-            maps.qp_counters
-                .store(self.slot * maps.queues + queue, &QpCounters::default());
-        }
-        maps.qp_engine.store(self.slot, &QpEngine::default());
-        let generation = self
-            .generation
-            .fetch_add(1, Ordering::Relaxed)
-            .wrapping_add(1)
-            .max(1);
+        // 0 would mean that the slot is free.
+        let generation = self.shared.generation.fetch_add(1, Ordering::Relaxed) | 1 << 31;
         maps.qp_config.publish(
             self.slot,
             &QpConfig {

@@ -32,11 +32,14 @@ impl Slots {
     /// Takes a slot of the worker that has most left; `None` when none is free.
     pub fn take(&mut self) -> Option<(u32, Qpn)> {
         let slot = self.free.iter_mut().max_by_key(|f| f.len())?.pop()?;
-        let random: u32 = rand::rng().random();
-        Some((
-            slot,
-            Qpn::new(LOCAL_QPN_BIT | (random & !(self.slots - 1) & (LOCAL_QPN_BIT - 1)) | slot),
-        ))
+        loop {
+            let random = rand::rng().random::<u32>() & !(self.slots - 1) & (LOCAL_QPN_BIT - 1);
+            let qpn = Qpn::new(LOCAL_QPN_BIT | random | slot);
+            // 0xffffff names multicast groups.
+            if qpn.get() != 0xff_ffff {
+                return Some((slot, qpn));
+            }
+        }
     }
 
     /// Gives a slot back.

@@ -57,6 +57,10 @@ pub fn table(queues: &[(QueueCounters, QueueEngine)], width: Option<usize>) -> S
     row("engine, handed over by other queues", &|_, e| {
         e.rx_handed_over
     });
+    row("engine, handed to other queues", &|_, e| e.rx_handed_away);
+    row("  dropped, the other did not keep up", &|_, e| {
+        e.rx_handover_full
+    });
     row("engine, sent", &|_, e| e.tx_packets);
     row("  waits for room (nothing lost)", &|_, e| e.tx_backpressure);
     row("  dropped by the device", &|_, e| e.tx_device_drops);

@@ -92,6 +92,8 @@ queue!(
     xsk_rx_bad_desc,
     tx_device_drops,
     rx_handed_over,
+    rx_handed_away,
+    rx_handover_full,
 );
 
 #[cfg(test)]
