@@ -7,7 +7,7 @@
 use std::{
     io::Write,
     net::SocketAddr,
-    os::unix::fs::{DirBuilderExt, FileTypeExt},
+    os::unix::fs::FileTypeExt,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -25,12 +25,13 @@ use super::{
     config::RunOptions,
     copy::{
         CopyProgress,
-        receive::{Failure, MAX_PEERS, Receiver},
+        receive::{Failure, MAX_CONNECTIONS, Receiver},
         send::{self, CopyJob},
     },
     exchange,
     local::{self, Client, Reply, Request},
     settings,
+    sockets::Sockets,
     token::Token,
 };
 use crate::{node::Node, out::chain, process::Signals};
@@ -62,7 +63,7 @@ pub async fn run(options: RunOptions) -> anyhow::Result<()> {
         Some(path) => path.clone(),
         None => local::default_path(&iface)?,
     };
-    let (_socket_file, control) = open_socket(&path, options.group.as_deref()).await?;
+    let (control, socket_file) = open_socket(&path, options.group.as_deref()).await?;
     let exchange = match options.listen {
         Some(listen) => Some(
             TcpListener::bind(listen.0)
@@ -90,6 +91,8 @@ pub async fn run(options: RunOptions) -> anyhow::Result<()> {
 
     let (_, name) = signals.next().await;
     note(format_args!("{name}: ending"));
+    // While we listen, nobody else takes the name: later it could be another's socket.
+    drop(socket_file);
     tasks.shutdown().await;
     Ok(())
 }
@@ -129,7 +132,7 @@ async fn tell_events(mut events: tokio::sync::broadcast::Receiver<crate::node::N
     }
 }
 
-/// Removes the socket file when the daemon ends.
+/// Removes the socket file when the daemon ends. To be dropped before the listener.
 struct SocketFile(PathBuf);
 
 impl Drop for SocketFile {
@@ -142,16 +145,18 @@ impl Drop for SocketFile {
 async fn open_socket(
     path: &Path,
     group: Option<&str>,
-) -> anyhow::Result<(SocketFile, UnixListener)> {
+) -> anyhow::Result<(UnixListener, SocketFile)> {
     let what = || format!("control socket {}", path.display());
-    if path.parent() == Some(Path::new(local::DIRECTORY)) {
-        std::fs::DirBuilder::new()
-            .recursive(true)
-            .mode(0o755)
-            .create(local::DIRECTORY)
+    // Held until we listen. An operator's own place is the operator's to keep apart.
+    let _held = if path.parent() == Some(Path::new(local::DIRECTORY)) {
+        let held = Sockets::hold(Path::new(local::DIRECTORY))
+            .await
             .with_context(what)?;
-        local::remove_abandoned(Path::new(local::DIRECTORY));
-    }
+        held.remove_abandoned();
+        Some(held)
+    } else {
+        None
+    };
     if let Ok(found) = std::fs::symlink_metadata(path) {
         if !found.file_type().is_socket() {
             bail!(
@@ -177,7 +182,7 @@ async fn open_socket(
         rustix::fs::chown(path, None, Some(group)).with_context(what)?;
         rustix::fs::chmod(path, Mode::from_raw_mode(0o660)).with_context(what)?;
     }
-    Ok((file, listener))
+    Ok((listener, file))
 }
 
 /// A group by number, or by its name in `/etc/group`.
@@ -292,7 +297,7 @@ async fn serve_peers(listener: TcpListener, receiver: Arc<Receiver>) {
     let mut peers = JoinSet::new();
     loop {
         tokio::select! {
-            accepted = listener.accept(), if peers.len() < 2 * MAX_PEERS => match accepted {
+            accepted = listener.accept(), if peers.len() < MAX_CONNECTIONS => match accepted {
                 Ok((stream, peer)) => {
                     let peer = SocketAddr::new(exchange::unmapped(peer.ip()), peer.port());
                     let receiver = Arc::clone(&receiver);
@@ -339,13 +344,13 @@ mod tests {
 
         let place = tempfile::tempdir().unwrap();
         let path = place.path().join("control.sock");
-        let (file, listener) = open_socket(&path, None).await.unwrap();
+        let (listener, file) = open_socket(&path, None).await.unwrap();
         assert_eq!(std::fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
         let error = open_socket(&path, None).await.err().unwrap().to_string();
         assert!(error.contains("another rocexdp"), "{error}");
         drop(listener);
         // Left by a daemon that was killed: taken over.
-        let (second, _listener) = open_socket(&path, None).await.unwrap();
+        let (_listener, second) = open_socket(&path, None).await.unwrap();
         drop(second);
         assert!(!path.exists());
         std::fs::write(&path, "mine").unwrap();

@@ -7,11 +7,15 @@
 //! | 1 | | [`Greeting`]: protocol, version, nonce |
 //! | 2 | [`Hello`]: protocol, version, its QP, the file; then [`Proof`] | |
 //! | 3 | | [`Answer::Accept`]: its QP, the region to WRITE to; or [`Answer::Refuse`] |
-//! | 4 | [`Report::Placed`], as WRITEs are acknowledged and at least every [`KEEPALIVE`] | |
+//! | 4 | [`Report::Placed`] every [`KEEPALIVE`], with progress at least every [`STALL`] | |
 //! | 5 | [`Report::Commit`]: size and SHA-256 | |
 //! | 6 | | [`Answer::Working`] every [`KEEPALIVE`]; [`Answer::Done`] or [`Answer::Refuse`] |
 //!
-//! A connection that ends before 6 means that there is no file. Greeting and Hello begin with the same two fields in every
+//! A connection that ends before the listening side has Commit means that there is no file. One that ends after that leaves
+//! it open: the file may have got its name before the listening side noticed. Each side's GID is its address of this very
+//! connection ([`CheckedQp::of`]): a QP talks to whom TCP talks to, never to a third host that a peer names.
+//!
+//! Greeting and Hello begin with the same two fields in every
 //! version, and are read in two steps so that another version is refused by its number, not as malformed. All numbers are
 //! checked here, before anything else sees them.
 
@@ -41,6 +45,8 @@ pub const DEFAULT_PORT: u16 = 47_910;
 pub const KEEPALIVE: Duration = Duration::from_secs(1);
 /// How long a silent peer is waited for once the copy runs.
 pub const SILENCE: Duration = Duration::from_secs(15);
+/// How long a copy may go without a further byte placed.
+pub const STALL: Duration = Duration::from_secs(60);
 /// How long each step up to [`Answer::Accept`] may take.
 pub const HANDSHAKE: Duration = Duration::from_secs(10);
 
@@ -168,6 +174,25 @@ impl PeerQp {
             gid,
             path_mtu,
         })
+    }
+}
+
+impl CheckedQp {
+    /// The same, if its GID is the address that the connection comes from or goes to.
+    ///
+    /// # Errors
+    /// A text that names both.
+    pub fn of(self, connection: IpAddr) -> Result<Self, String> {
+        let connection = unmapped(connection);
+        if self.gid == connection {
+            Ok(self)
+        } else {
+            Err(format!(
+                "GID {} is not the address of this connection, {connection}: a copy's connection must take the way that \
+                 its packets take (no address translation, no other network)",
+                self.gid
+            ))
+        }
     }
 }
 
@@ -350,144 +375,5 @@ pub fn opening<T: DeserializeOwned>(body: &[u8]) -> Result<T, OpeningError> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn qp() -> PeerQp {
-        PeerQp {
-            qpn: 0x80_0001,
-            psn: 7,
-            gid: "10.0.0.1".parse().unwrap(),
-            path_mtu: 1024,
-        }
-    }
-
-    #[test]
-    fn an_opening_of_this_version_is_read() {
-        let hello = Hello {
-            protocol: PROTOCOL.to_owned(),
-            version: VERSION,
-            qp: qp(),
-            path: "file".to_owned(),
-            size: 1,
-        };
-        let back: Hello = opening(&serde_json::to_vec(&hello).unwrap()).unwrap();
-        assert_eq!(
-            (back.qp, back.path, back.size),
-            (qp(), "file".to_owned(), 1)
-        );
-    }
-
-    #[test]
-    fn another_version_is_refused_by_its_number_whatever_else_it_says() {
-        let body = br#"{"protocol":"rocexdp","version":2,"something":{"new":[1]}}"#;
-        let error = opening::<Hello>(body).unwrap_err();
-        assert!(matches!(error, OpeningError::Version(2)));
-        assert!(error.to_string().contains("version 2"), "{error}");
-        let body = br#"{"protocol":"http","version":1}"#;
-        assert!(matches!(
-            opening::<Greeting>(body),
-            Err(OpeningError::Protocol(_))
-        ));
-    }
-
-    #[test]
-    fn a_malformed_opening_is_an_error() {
-        for body in [
-            &b"GET / HTTP/1.1\r\n\r\n"[..],
-            b"{}",
-            b"[]",
-            b"null",
-            br#"{"protocol":"rocexdp","version":-1}"#,
-            br#"{"protocol":"rocexdp","version":"1"}"#,
-            br#"{"protocol":"rocexdp","version":1}"#,
-            br#"{"protocol":"rocexdp","version":1,"qp":{"qpn":99999999999},"path":"a","size":1}"#,
-            br#"{"protocol":"rocexdp","version":1,"nonce":"00","token":true}"#,
-        ] {
-            assert!(matches!(
-                opening::<Hello>(body),
-                Err(OpeningError::Frame(_))
-            ));
-            assert!(matches!(
-                opening::<Greeting>(body),
-                Err(OpeningError::Frame(_))
-            ));
-        }
-    }
-
-    #[test]
-    fn numbers_that_no_qp_has_are_refused() {
-        assert!(qp().check().is_ok());
-        for qpn in [0, 1, 0xff_ffff, 0x100_0000, u32::MAX] {
-            assert!(
-                PeerQp { qpn, ..qp() }
-                    .check()
-                    .unwrap_err()
-                    .contains("QP number")
-            );
-        }
-        assert!(
-            PeerQp {
-                psn: 1 << 24,
-                ..qp()
-            }
-            .check()
-            .unwrap_err()
-            .contains("PSN")
-        );
-        for path_mtu in [0, 255, 1000, 8192] {
-            assert!(
-                PeerQp { path_mtu, ..qp() }
-                    .check()
-                    .unwrap_err()
-                    .contains("path MTU")
-            );
-        }
-        for gid in [
-            "0.0.0.0",
-            "::",
-            "127.0.0.1",
-            "::1",
-            "224.0.0.1",
-            "ff02::1",
-            "255.255.255.255",
-            "::ffff:127.0.0.1",
-        ] {
-            let gid = gid.parse().unwrap();
-            assert!(
-                PeerQp { gid, ..qp() }.check().unwrap_err().contains("GID"),
-                "{gid}"
-            );
-        }
-        let mapped = PeerQp {
-            gid: "::ffff:10.0.0.1".parse().unwrap(),
-            ..qp()
-        };
-        assert_eq!(mapped.check().unwrap().gid, qp().gid);
-    }
-
-    #[test]
-    fn messages_keep_their_form_on_the_wire() {
-        let refuse = Answer::Refuse {
-            code: RefuseCode::ReceivingOff,
-            reason: "off".to_owned(),
-        };
-        assert_eq!(
-            serde_json::to_string(&refuse).unwrap(),
-            r#"{"answer":"refuse","code":"receiving_off","reason":"off"}"#
-        );
-        let commit = Report::Commit {
-            bytes: 5,
-            sha256: Sha256Digest([0xab; 32]),
-        };
-        assert_eq!(
-            serde_json::to_string(&commit).unwrap(),
-            format!(
-                r#"{{"report":"commit","bytes":5,"sha256":"{}"}}"#,
-                "ab".repeat(32)
-            )
-        );
-        assert!(serde_json::from_str::<Report>(r#"{"report":"placed","bytes":-1}"#).is_err());
-        assert!(serde_json::from_str::<Report>(r#"{"report":"other"}"#).is_err());
-    }
-}
+#[path = "exchange_tests.rs"]
+mod tests;

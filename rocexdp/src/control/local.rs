@@ -9,10 +9,7 @@ use std::{
     io::{self, IoSlice, IoSliceMut},
     mem::MaybeUninit,
     net::SocketAddr,
-    os::{
-        fd::{AsFd, OwnedFd},
-        unix::fs::FileTypeExt,
-    },
+    os::fd::{AsFd, OwnedFd},
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -92,33 +89,6 @@ pub enum Reply {
 pub fn default_path(iface: &str) -> anyhow::Result<PathBuf> {
     let namespace = rustix::fs::stat("/proc/thread-self/ns/net").context("network namespace")?;
     Ok(Path::new(DIRECTORY).join(format!("{iface}@{}.sock", namespace.st_ino)))
-}
-
-/// A socket file is younger than this while its daemon is still between bind(2) and listen(2).
-const NEWBORN: Duration = Duration::from_secs(10);
-
-/// Removes the sockets of daemons that were killed: their namespaces may never come back, so no one else would.
-pub fn remove_abandoned(directory: &Path) {
-    let Ok(entries) = std::fs::read_dir(directory) else {
-        return;
-    };
-    for entry in entries.flatten() {
-        let ours = entry.file_name().to_string_lossy().contains('@');
-        let found = entry
-            .metadata()
-            .ok()
-            .filter(|found| found.file_type().is_socket());
-        let age = found.and_then(|found| found.modified().ok()?.elapsed().ok());
-        if !ours || age.is_none_or(|age| age < NEWBORN) {
-            continue;
-        }
-        let refused = std::os::unix::net::UnixStream::connect(entry.path())
-            .is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused);
-        if refused {
-            // Another daemon may have been faster.
-            let _ = std::fs::remove_file(entry.path());
-        }
-    }
 }
 
 /// The daemon's end of one connection.
@@ -370,52 +340,6 @@ mod tests {
         let (mut client, daemon) = pair();
         drop(daemon);
         assert!(matches!(client.request().await, Err(FrameError::Closed)));
-    }
-
-    #[test]
-    fn only_old_sockets_that_nobody_serves_are_removed() {
-        use std::os::unix::net::UnixListener;
-
-        let place = tempfile::tempdir().unwrap();
-        let path = |name: &str| place.path().join(name);
-        let served = UnixListener::bind(path("served@1.sock")).unwrap();
-        for name in ["dead@1.sock", "new@1.sock", "lab-dead.sock"] {
-            drop(UnixListener::bind(path(name)).unwrap());
-        }
-        std::fs::write(path("file@1.sock"), "").unwrap();
-        for name in [
-            "served@1.sock",
-            "dead@1.sock",
-            "lab-dead.sock",
-            "file@1.sock",
-        ] {
-            let old = rustix::fs::Timespec {
-                tv_sec: 1_000_000_000,
-                tv_nsec: 0,
-            };
-            let times = rustix::fs::Timestamps {
-                last_access: old,
-                last_modification: old,
-            };
-            rustix::fs::utimensat(
-                rustix::fs::CWD,
-                path(name),
-                &times,
-                rustix::fs::AtFlags::empty(),
-            )
-            .unwrap();
-        }
-        remove_abandoned(place.path());
-        assert!(!path("dead@1.sock").exists());
-        for name in [
-            "served@1.sock",
-            "new@1.sock",
-            "lab-dead.sock",
-            "file@1.sock",
-        ] {
-            assert!(path(name).exists(), "{name}");
-        }
-        drop(served);
     }
 
     #[tokio::test]

@@ -12,6 +12,7 @@ pub mod frame;
 pub mod hex;
 pub mod local;
 pub mod settings;
+mod sockets;
 pub mod target;
 pub mod token;
 pub mod units;

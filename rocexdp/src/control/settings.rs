@@ -2,7 +2,7 @@
 //!
 //! What can't be meant is a [`UsageError`] that names the option; it comes before anything is opened.
 
-use std::{fmt, time::Duration};
+use std::{fmt, sync::Arc, time::Duration};
 
 use anyhow::Context;
 use rocexdp_proto::{dcqcn::Params, ids::PathMtu};
@@ -156,6 +156,7 @@ pub fn receive_policy(options: &RunOptions) -> anyhow::Result<ReceivePolicy> {
     let dir = match &options.receive_dir {
         Some(path) => Some(
             ReceiveDir::open(path)
+                .map(Arc::new)
                 .with_context(|| format!("receive directory {}", path.display()))?,
         ),
         None => None,

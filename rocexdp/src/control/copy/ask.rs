@@ -14,6 +14,7 @@ use tokio::{
         TcpStream,
         tcp::{OwnedReadHalf, OwnedWriteHalf},
     },
+    sync::watch,
     task::JoinHandle,
     time::timeout,
 };
@@ -27,7 +28,7 @@ use super::{
         frame::{self, FrameError},
         token::Token,
     },
-    local_address,
+    CopyProgress, local_address,
 };
 use crate::{
     net::{IfIndex, neigh::Route},
@@ -191,13 +192,8 @@ impl Exchange {
                 bail!("exchange with {peer}: an answer before the greeting");
             }
         };
-        let remote = exchange::unmapped(peer.ip());
-        let local = local_address(node, self.local, remote).ok_or_else(|| {
-            anyhow!(
-                "{} has no address that can talk to {remote}",
-                node.report().iface
-            )
-        })?;
+        let local = local_address(node, self.local)
+            .map_err(|why| anyhow!("exchange with {peer}: {why}"))?;
         let hello = Hello {
             protocol: exchange::PROTOCOL.to_owned(),
             version: exchange::VERSION,
@@ -232,6 +228,7 @@ impl Exchange {
         };
         let theirs = theirs
             .check()
+            .and_then(|theirs| theirs.of(peer.ip()))
             .map_err(|why| anyhow!("exchange with {peer}: {why}"))?;
         if theirs.path_mtu > node.path_mtu() {
             bail!("exchange with {peer}: it answers with a larger path MTU than was offered");
@@ -239,13 +236,6 @@ impl Exchange {
         if len != size || va.checked_add(len).is_none() {
             bail!("exchange with {peer}: it offers a region of {len} bytes for {size}");
         }
-        let local = local_address(node, self.local, theirs.gid).ok_or_else(|| {
-            anyhow!(
-                "{} has no address that can talk to {}",
-                node.report().iface,
-                theirs.gid
-            )
-        })?;
         Ok((
             theirs,
             Region {
@@ -256,16 +246,35 @@ impl Exchange {
         ))
     }
 
-    /// Waits until the file is there.
+    /// Waits until the file is there. Touches `progress` whenever the peer is heard of, so that who watches it knows that
+    /// the copy goes on.
+    ///
+    /// # Errors
+    /// [`Refused`]: there is no file. Otherwise the connection failed, and the peer may have the file.
     pub async fn commit(
         &mut self,
         bytes: u64,
         sha256: Sha256Digest,
+        progress: &watch::Sender<CopyProgress>,
     ) -> anyhow::Result<ReceiverCounts> {
+        // A report that did not leave here whole is none: there is no file.
         self.tell(&Report::Commit { bytes, sha256 }).await?;
+        match self.committed(sha256, progress).await {
+            Err(error) if !error.is::<Refused>() => Err(error.context(
+                "outcome unknown: the peer may have the file (all of it was sent, and no answer came)",
+            )),
+            answered => answered,
+        }
+    }
+
+    async fn committed(
+        &mut self,
+        sha256: Sha256Digest,
+        progress: &watch::Sender<CopyProgress>,
+    ) -> anyhow::Result<ReceiverCounts> {
         loop {
             match self.answer(SILENCE).await? {
-                Answer::Working => {}
+                Answer::Working => progress.send_modify(|_| {}),
                 Answer::Done {
                     sha256: theirs,
                     receiver,
@@ -276,5 +285,65 @@ impl Exchange {
                 _ => bail!("exchange with {}: an answer that does not fit", self.peer),
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DIGEST: Sha256Digest = Sha256Digest([7; 32]);
+
+    /// An exchange before Commit, and the peer's end of it.
+    async fn pair() -> (Exchange, TcpStream) {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let exchange = Exchange::connect(listener.local_addr().unwrap());
+        let (exchange, accepted) = tokio::join!(exchange, listener.accept());
+        (exchange.unwrap(), accepted.unwrap().0)
+    }
+
+    /// What commit returns when the peer answers so and then leaves.
+    async fn answered(answers: &[Answer]) -> (anyhow::Result<ReceiverCounts>, bool) {
+        let (mut exchange, mut peer) = pair().await;
+        let (tell, progress) = watch::channel(CopyProgress::default());
+        let peer = async move {
+            let report: Report = frame::read(&mut peer, SILENCE).await.unwrap();
+            assert!(matches!(report, Report::Commit { bytes: 5, .. }));
+            for answer in answers {
+                frame::write(&mut peer, answer, SILENCE).await.unwrap();
+            }
+        };
+        let (done, ()) = tokio::join!(exchange.commit(5, DIGEST, &tell), peer);
+        (done, progress.has_changed().unwrap())
+    }
+
+    fn done() -> Answer {
+        Answer::Done {
+            sha256: DIGEST,
+            receiver: ReceiverCounts::default(),
+        }
+    }
+
+    #[tokio::test]
+    async fn a_peer_that_works_is_seen_to() {
+        let (result, heard) = answered(&[done()]).await;
+        assert!(result.is_ok() && !heard);
+        let (result, heard) = answered(&[Answer::Working, done()]).await;
+        assert!(result.is_ok() && heard);
+    }
+
+    #[tokio::test]
+    async fn a_connection_that_ends_after_commit_leaves_the_outcome_open() {
+        for answers in [&[][..], &[Answer::Working]] {
+            let error = answered(answers).await.0.unwrap_err().to_string();
+            assert!(error.contains("outcome unknown"), "{error}");
+        }
+        let refuse = Answer::Refuse {
+            code: exchange::RefuseCode::Digest,
+            reason: "other bytes".to_owned(),
+        };
+        let error = answered(&[refuse]).await.0.unwrap_err();
+        assert!(error.is::<Refused>());
+        assert!(!format!("{error:#}").contains("outcome"), "{error:#}");
     }
 }

@@ -1,8 +1,8 @@
 //! A file from one host to another by RDMA WRITE.
 //!
-//! [`send`] asks (`ask`), reads the file and WRITEs it into the region that [`receive`] offers; `source` and `sink` do the work on the
-//! file, on threads of their own, so that reading, hashing and the wire overlap. Which message follows which is in
-//! [`super::exchange`].
+//! [`send`] asks (`ask`), reads the file and WRITEs it into the region that [`receive`] offers; `source` reads and hashes on
+//! a thread of its own, so that reading and the wire overlap; `sink` hashes what arrived once no peer can change it any
+//! more. Which message follows which is in [`super::exchange`].
 
 mod ask;
 pub mod receive;
@@ -125,47 +125,15 @@ fn connect_attr(
     }
 }
 
-/// Which of our addresses talks to `peer`: the one that the TCP connection uses if it is the node's, else the node's first
-/// of the same kind.
-fn local_address(node: &Node, connection: IpAddr, peer: IpAddr) -> Option<IpAddr> {
-    choose_address(
-        node.addresses(),
-        super::exchange::unmapped(connection),
-        peer,
-    )
-}
-
-fn choose_address(ours: &[IpAddr], connection: IpAddr, peer: IpAddr) -> Option<IpAddr> {
-    let kind = |address: IpAddr| match address {
-        IpAddr::V4(_) => 4,
-        IpAddr::V6(v6) if super::exchange::is_link_local(v6) => 0,
-        IpAddr::V6(_) => 6,
-    };
-    let fits = |address: &&IpAddr| kind(**address) == kind(peer);
-    let same = ours
-        .iter()
-        .filter(fits)
-        .find(|address| **address == connection);
-    same.or_else(|| ours.iter().find(fits)).copied()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_connections_address_is_taken_if_it_is_the_nodes() {
-        let ip = |text: &str| text.parse::<IpAddr>().unwrap();
-        let ours = [ip("10.0.0.1"), ip("10.0.0.2"), ip("fe80::1"), ip("fd00::1")];
-        let choose = |connection, peer| choose_address(&ours, ip(connection), ip(peer));
-        assert_eq!(choose("10.0.0.2", "10.0.0.9"), Some(ip("10.0.0.2")));
-        // Over a management network, or of another family.
-        assert_eq!(choose("192.168.1.1", "10.0.0.9"), Some(ip("10.0.0.1")));
-        assert_eq!(choose("10.0.0.2", "fd00::9"), Some(ip("fd00::1")));
-        assert_eq!(choose("10.0.0.2", "fe80::9"), Some(ip("fe80::1")));
-        assert_eq!(
-            choose_address(&ours[..2], ip("10.0.0.1"), ip("fd00::9")),
-            None
-        );
+/// The address of the copy's connection, if it is one of the node's: the QPs talk by the addresses that TCP talks by.
+fn local_address(node: &Node, connection: IpAddr) -> Result<IpAddr, String> {
+    let connection = super::exchange::unmapped(connection);
+    if node.addresses().contains(&connection) {
+        return Ok(connection);
     }
+    Err(format!(
+        "the connection's address here, {connection}, is none that {} had when rocexdp started on it: a copy's connection \
+         must take the way that its packets take",
+        node.report().iface
+    ))
 }

@@ -5,16 +5,19 @@
 
 use std::{
     net::SocketAddr,
-    sync::{Arc, mpsc},
-    time::Duration,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
 };
 
 use rocexdp_proto::{ids::RKey, mem::Access};
 use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
+    io::{AsyncRead, AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
-    sync::Semaphore,
-    task::JoinHandle,
+    sync::{Semaphore, SemaphorePermit},
+    task::spawn_blocking,
 };
 
 use super::{
@@ -22,7 +25,7 @@ use super::{
         confine::{Incoming, ReceiveDir, Refusal},
         exchange::{
             self, Answer, CheckedQp, Greeting, HANDSHAKE, Hello, KEEPALIVE, OpeningError, PeerQp,
-            Proof, ReceiverCounts, RefuseCode, Report, SILENCE, Sha256Digest,
+            Proof, ReceiverCounts, RefuseCode, Report, SILENCE, STALL, Sha256Digest,
         },
         frame::{self, FrameError},
         token::{Nonce, Token},
@@ -35,14 +38,20 @@ use crate::{
     out::chain,
 };
 
-/// Peers served at once; more are refused.
-pub const MAX_PEERS: usize = 32;
+/// Copies at once; more peers are refused.
+const MAX_COPIES: usize = 32;
+/// Connections at once whose peer has not yet shown that it may ask; more are refused.
+const MAX_STRANGERS: usize = 64;
+/// How long a peer may stay one of them.
+const ADMISSION: Duration = Duration::from_secs(5);
+/// Connections to take at once: those, and as many that are just being refused.
+pub const MAX_CONNECTIONS: usize = MAX_COPIES + 2 * MAX_STRANGERS;
 
 /// What peers may do here.
 #[derive(Debug)]
 pub struct ReceivePolicy {
     /// Where files go; `None`: nothing is received.
-    pub dir: Option<ReceiveDir>,
+    pub dir: Option<Arc<ReceiveDir>>,
     /// What a peer must have.
     pub token: Option<Token>,
     /// Largest file, bytes.
@@ -59,6 +68,7 @@ pub struct Receiver {
     node: Arc<Node>,
     policy: ReceivePolicy,
     places: Semaphore,
+    strangers: Semaphore,
 }
 
 /// A file that was received.
@@ -135,7 +145,8 @@ impl Receiver {
         Self {
             node,
             policy,
-            places: Semaphore::new(MAX_PEERS),
+            places: Semaphore::new(MAX_COPIES),
+            strangers: Semaphore::new(MAX_STRANGERS),
         }
     }
 
@@ -150,13 +161,7 @@ impl Receiver {
     /// # Errors
     /// See [`Failure`]; the peer has been told, if it could be.
     pub async fn serve(&self, mut stream: TcpStream) -> Result<Received, Failure> {
-        let served = match self.places.try_acquire() {
-            Ok(_place) => self.copy(&mut stream).await,
-            Err(_) => Err(Failure::Refused(
-                RefuseCode::Busy,
-                format!("{MAX_PEERS} copies are under way already; try again later"),
-            )),
-        };
+        let served = self.copy(&mut stream).await;
         if let Err(Failure::Refused(code, reason)) = &served {
             let refuse = Answer::Refuse {
                 code: *code,
@@ -172,16 +177,24 @@ impl Receiver {
     async fn copy(&self, stream: &mut TcpStream) -> Result<Received, Failure> {
         let _ = stream.set_nodelay(true);
         let connection = stream.local_addr().map_err(FrameError::Io)?;
-        let (hello, peer) = self.admit(stream).await?;
+        let stranger = place(&self.strangers, "connections are waiting to be admitted")?;
+        let (hello, peer) = tokio::time::timeout(ADMISSION, self.admit(stream))
+            .await
+            .unwrap_or(Err(FrameError::TimedOut(ADMISSION).into()))?;
+        // Only who may ask can take the place of others.
+        let _place = place(&self.places, "copies are under way")?;
+        drop(stranger);
         let (dir, size) = self.check_size(&hello)?;
-        let incoming = dir.create(&hello.path, size, self.policy.overwrite)?;
+        let (path, overwrite) = (hello.path.clone(), self.policy.overwrite);
+        let incoming = spawn_blocking(move || dir.create(&path, size, overwrite))
+            .await
+            .map_err(internal)??;
         let mut arrival = self.prepare(incoming, size, connection, peer).await?;
         frame::write(stream, &arrival.accept, HANDSHAKE).await?;
 
-        let sha256 = arrival.follow(stream).await?;
+        let sha256 = follow(stream, size, STALL).await?;
         let receiver = arrival.counts().await;
-        let check = arrival.finish(sha256);
-        working(stream, check).await?;
+        working(stream, arrival.finish(sha256)).await?;
         frame::write(stream, &Answer::Done { sha256, receiver }, HANDSHAKE).await?;
         if let Some(qp) = arrival.qp.take().filter(|_| !self.policy.linger.is_zero()) {
             let linger = self.policy.linger;
@@ -227,10 +240,14 @@ impl Receiver {
             .qp
             .check()
             .map_err(|why| Failure::Refused(RefuseCode::Protocol, why))?;
+        let from = stream.peer_addr().map_err(FrameError::Io)?.ip();
+        let peer = peer
+            .of(from)
+            .map_err(|why| Failure::Refused(RefuseCode::Connection, why))?;
         Ok((hello, peer))
     }
 
-    fn check_size(&self, hello: &Hello) -> Result<(&ReceiveDir, u64), Failure> {
+    fn check_size(&self, hello: &Hello) -> Result<(Arc<ReceiveDir>, u64), Failure> {
         let Some(dir) = &self.policy.dir else {
             return Err(Failure::Refused(
                 RefuseCode::ReceivingOff,
@@ -246,7 +263,7 @@ impl Receiver {
                 ),
             ));
         }
-        Ok((dir, hello.size))
+        Ok((Arc::clone(dir), hello.size))
     }
 
     /// Makes the file writable for the peer, and connects a QP with it.
@@ -259,13 +276,7 @@ impl Receiver {
     ) -> Result<Arrival, Failure> {
         let node = &self.node;
         let cannot = |why: String| Failure::Refused(RefuseCode::Connection, why);
-        let local = local_address(node, connection.ip(), peer.gid).ok_or_else(|| {
-            cannot(format!(
-                "{} has no address that can talk to {}",
-                node.report().iface,
-                peer.gid
-            ))
-        })?;
+        let local = local_address(node, connection.ip()).map_err(cannot)?;
         let path_mtu = peer.path_mtu.min(node.path_mtu());
         let memory = MappedFile::map_rw(incoming.file(), size).map_err(internal)?;
         let region = node
@@ -286,17 +297,12 @@ impl Receiver {
             va: region.va,
             len: size,
         };
-        let file = incoming.file().try_clone().map_err(internal)?;
-        let (tell, placed) = mpsc::channel();
-        let hashing = tokio::task::spawn_blocking(move || sink::hash_placed(&file, &placed));
         Ok(Arrival {
             accept,
             size,
             region: Some(region),
             qp: Some(qp),
             incoming: Some(incoming),
-            tell: Some(tell),
-            hashing: Some(hashing),
         })
     }
 }
@@ -322,35 +328,9 @@ struct Arrival {
     qp: Option<NodeQp>,
     region: Option<Registered>,
     incoming: Option<Incoming>,
-    tell: Option<mpsc::Sender<u64>>,
-    hashing: Option<JoinHandle<std::io::Result<(u64, Sha256Digest)>>>,
 }
 
 impl Arrival {
-    /// Follows the peer's reports to the last one.
-    async fn follow(&mut self, stream: &mut TcpStream) -> Result<Sha256Digest, Failure> {
-        let broken = |why: &str| Err(Failure::Refused(RefuseCode::Protocol, why.to_owned()));
-        let mut known = 0;
-        loop {
-            let report: Report = frame::read(stream, SILENCE).await?;
-            let (Report::Placed { bytes } | Report::Commit { bytes, .. }) = report;
-            if bytes < known || bytes > self.size {
-                return broken("more bytes reported than the file has, or fewer than before");
-            }
-            known = bytes;
-            if let Some(tell) = &self.tell {
-                // If the hashing thread died, its error comes at the end.
-                let _ = tell.send(bytes);
-            }
-            if let Report::Commit { sha256, .. } = report {
-                if bytes != self.size {
-                    return broken("the copy ends before the file does");
-                }
-                return Ok(sha256);
-            }
-        }
-    }
-
     async fn counts(&self) -> ReceiverCounts {
         let Some(qp) = &self.qp else {
             return ReceiverCounts::default();
@@ -366,29 +346,93 @@ impl Arrival {
     }
 
     /// Closes the region, compares the digests and gives the file its name.
+    ///
+    /// Dropped, the future ends the work at the next chunk; but a file that is being brought to the disk already may still
+    /// get its name.
     fn finish(
         &mut self,
         theirs: Sha256Digest,
     ) -> impl Future<Output = Result<(), Failure>> + use<> {
-        // From here on the peer can't change a byte.
+        // Every worker has forgotten the region when this returns: from here on the peer can't change a byte.
         self.region = None;
-        self.tell = None;
-        let (hashing, incoming, size) = (self.hashing.take(), self.incoming.take(), self.size);
+        let (incoming, size) = (self.incoming.take(), self.size);
         async move {
-            let (Some(hashing), Some(incoming)) = (hashing, incoming) else {
+            let Some(incoming) = incoming else {
                 return Err(internal(anyhow::anyhow!("the file was finished twice")));
             };
-            let (bytes, ours) = hashing.await.map_err(internal)?.map_err(internal)?;
-            if bytes != size || ours != theirs {
-                return Err(Failure::Refused(
-                    RefuseCode::Digest,
-                    format!("SHA-256 of what arrived is {ours}, of what was sent {theirs}"),
-                ));
-            }
-            tokio::task::spawn_blocking(move || incoming.publish())
+            let wanted = StopOnDrop::default();
+            let stop = Arc::clone(&wanted.0);
+            spawn_blocking(move || verify_and_publish(incoming, size, theirs, &stop))
                 .await
-                .map_err(internal)??;
-            Ok(())
+                .map_err(internal)?
+        }
+    }
+}
+
+/// Sets the flag when dropped.
+#[derive(Default)]
+struct StopOnDrop(Arc<AtomicBool>);
+
+impl Drop for StopOnDrop {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Blocks for as long as hashing the file and bringing it to the disk takes.
+fn verify_and_publish(
+    incoming: Incoming,
+    size: u64,
+    theirs: Sha256Digest,
+    stop: &AtomicBool,
+) -> Result<(), Failure> {
+    let ours = sink::hash(incoming.file(), size, stop).map_err(internal)?;
+    if ours != theirs {
+        return Err(Failure::Refused(
+            RefuseCode::Digest,
+            format!("SHA-256 of what arrived is {ours}, of what was sent {theirs}"),
+        ));
+    }
+    Ok(incoming.publish()?)
+}
+
+/// One of the places, or a refusal.
+fn place<'a>(places: &'a Semaphore, why: &str) -> Result<SemaphorePermit<'a>, Failure> {
+    places.try_acquire().map_err(|_| {
+        Failure::Refused(
+            RefuseCode::Busy,
+            format!("too many {why} already; try again later"),
+        )
+    })
+}
+
+/// Follows the peer's reports to the last one.
+async fn follow<R>(from: &mut R, size: u64, stall: Duration) -> Result<Sha256Digest, Failure>
+where
+    R: AsyncRead + Unpin,
+{
+    let broken = |why: &str| Err(Failure::Refused(RefuseCode::Protocol, why.to_owned()));
+    let mut known = 0;
+    let mut advanced = Instant::now();
+    loop {
+        let report: Report = frame::read(from, SILENCE).await?;
+        let (Report::Placed { bytes } | Report::Commit { bytes, .. }) = report;
+        if bytes < known || bytes > size {
+            return broken("more bytes reported than the file has, or fewer than before");
+        }
+        if let Report::Commit { sha256, .. } = report {
+            if bytes != size {
+                return broken("the copy ends before the file does");
+            }
+            return Ok(sha256);
+        }
+        if bytes > known {
+            (known, advanced) = (bytes, Instant::now());
+        } else if advanced.elapsed() >= stall {
+            return broken(&format!(
+                "no byte was placed for {} s after {known} of {size}",
+                stall.as_secs()
+            ));
         }
     }
 }
@@ -422,3 +466,7 @@ async fn close_gently(mut stream: TcpStream) {
     // Whatever the peer does now, the answer was given.
     let _ = tokio::time::timeout(Duration::from_secs(1), drain).await;
 }
+
+#[cfg(test)]
+#[path = "receive_tests.rs"]
+mod tests;

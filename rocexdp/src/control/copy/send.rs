@@ -41,8 +41,6 @@ use crate::{
 
 /// How often progress is sampled.
 const SAMPLE: Duration = Duration::from_millis(50);
-/// The peer is told about this many further bytes placed, so that it can hash them.
-const PLACED_STEP: u64 = 8 * CHUNK as u64;
 
 /// What to copy where.
 #[derive(Debug)]
@@ -99,7 +97,7 @@ pub async fn copy(
     let transfer_time = started.elapsed();
     let sha256 = reader.await.context("the reading thread died")??;
     let receiver = exchange
-        .commit(size, sha256)
+        .commit(size, sha256, progress)
         .await
         .with_context(|| ends.to_string())?;
 
@@ -146,7 +144,6 @@ struct Transfer<'a> {
     /// What each chunk of staging memory holds while its WRITE is under way.
     under_way: [u32; CHUNKS],
     placed: u64,
-    told: u64,
 }
 
 impl<'a> Transfer<'a> {
@@ -169,7 +166,6 @@ impl<'a> Transfer<'a> {
             filled: None,
             under_way: [0; CHUNKS],
             placed: 0,
-            told: 0,
         })
     }
 
@@ -214,11 +210,10 @@ impl<'a> Transfer<'a> {
                 // Short of the whole file: the reading thread has the reason.
                 return Ok(());
             }
-            if self.placed >= self.told + PLACED_STEP || spoke.elapsed() >= KEEPALIVE {
+            if spoke.elapsed() >= KEEPALIVE {
                 exchange
                     .tell(&Report::Placed { bytes: self.placed })
                     .await?;
-                self.told = self.placed;
                 spoke = Instant::now();
             }
         }
