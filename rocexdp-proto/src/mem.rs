@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::hash::NumberHash;
-use crate::ids::RKey;
+use crate::ids::{Qpn, RKey};
 use crate::rng::Rng;
 
 /// The bytes could not be copied: range outside the memory, or its owner took it away.
@@ -89,6 +89,8 @@ pub(crate) struct Region {
     va: u64,
     len: u64,
     access: Access,
+    /// The only QP over which it may be reached; `None`: any.
+    qpn: Option<Qpn>,
 }
 
 impl Region {
@@ -154,6 +156,7 @@ impl RegionTable {
                 va,
                 len,
                 access,
+                qpn: None,
             },
         );
         MemoryRegion { rkey, va, len }
@@ -164,8 +167,19 @@ impl RegionTable {
         self.regions.remove(&rkey.0).is_some()
     }
 
-    pub(crate) fn get(&self, rkey: RKey) -> Option<&Region> {
-        self.regions.get(&rkey.0)
+    /// Restricts a region to one QP, or lifts that; false if there is none.
+    pub(crate) fn bind(&mut self, rkey: RKey, qpn: Option<Qpn>) -> bool {
+        let Some(region) = self.regions.get_mut(&rkey.0) else {
+            return false;
+        };
+        region.qpn = qpn;
+        true
+    }
+
+    /// The region, if it may be reached over this QP.
+    pub(crate) fn get(&self, rkey: RKey, over: Qpn) -> Option<&Region> {
+        let region = self.regions.get(&rkey.0)?;
+        region.qpn.is_none_or(|q| q == over).then_some(region)
     }
 }
 
@@ -191,7 +205,8 @@ mod tests {
         let (mut t, mut rng) = (RegionTable::default(), Rng::new(1));
         let w = Access::REMOTE_WRITE;
         let mr = t.register(&mut rng, Arc::new(Bare(4096)), 0x1000, w);
-        let r = t.get(mr.rkey).unwrap();
+        let qpn = Qpn::new(17);
+        let r = t.get(mr.rkey, qpn).unwrap();
         let offset = |va, len| r.locate(va, len, w).map(|(_, o)| o);
         assert_eq!(offset(0x1000, 4096), Some(0));
         assert_eq!(offset(0x1fff, 1), Some(4095));
@@ -210,12 +225,12 @@ mod tests {
         let high = t.register(&mut rng, Arc::new(Bare(u64::MAX)), u64::MAX - 8, w);
         assert_eq!(high.len, 8);
         assert!(
-            t.get(high.rkey)
+            t.get(high.rkey, qpn)
                 .unwrap()
                 .locate(u64::MAX - 1, 2, w)
                 .is_none()
         );
         assert!(t.deregister(mr.rkey) && !t.deregister(mr.rkey));
-        assert!(t.get(mr.rkey).is_none());
+        assert!(t.get(mr.rkey, qpn).is_none());
     }
 }

@@ -5,7 +5,7 @@ mod common;
 use common::{Craft, LONG, answers, outcomes, pattern, recv_wr, send_wr, target};
 use rocexdp_common::headers::Syndrome;
 use rocexdp_common::opcode::{Opcode, rc};
-use rocexdp_proto::ids::{PathMtu, Psn, RKey};
+use rocexdp_proto::ids::{PathMtu, Psn, Qpn, RKey};
 use rocexdp_proto::mem::{Access, MemoryRegion};
 use rocexdp_proto::verbs::{CqeOpcode, SendOp, Status};
 use rocexdp_proto::{ErrorCause, Event, QpState};
@@ -261,6 +261,61 @@ fn a_region_that_is_not_for_writing_is_not_written() {
     assert!(pair.run(LONG));
     assert_eq!(answers(&pair.sent, 1), [(FIRST, Syndrome::NakRemoteAccess)]);
     assert!(bytes.copy().iter().all(|b| *b == 0));
+}
+
+#[test]
+fn a_region_bound_to_one_qp_is_out_of_reach_over_another() {
+    let config = small();
+    let write = |bind: &[Option<Qpn>]| {
+        let mut pair = Pair::new(&config);
+        let (bytes, region) = target(&mut pair, 64);
+        for qpn in bind {
+            assert!(pair.ends[1].endpoint.bind_region(region.rkey, *qpn));
+        }
+        pair.capture();
+        let write = packet(rc::WRITE_ONLY)
+            .reth(VA, region.rkey.0, 8)
+            .payload(&[7; 8])
+            .asking();
+        pair.inject(1, write.frame(&config, 0));
+        assert!(pair.run(LONG));
+        let written = bytes.copy()[..8] == [7; 8];
+        assert_eq!(written, bytes.copy().iter().any(|b| *b != 0));
+        (answers(&pair.sent, 1), written)
+    };
+    let served = (vec![(FIRST, ACK)], true);
+    let refused = (vec![(FIRST, Syndrome::NakRemoteAccess)], false);
+    let other = Qpn::new(QPNS[1].get() + 1);
+    assert_eq!(write(&[]), served);
+    assert_eq!(write(&[Some(QPNS[1])]), served);
+    assert_eq!(write(&[Some(other)]), refused);
+    assert_eq!(write(&[Some(other), None]), served);
+
+    let mut pair = Pair::new(&config);
+    assert!(!pair.ends[1].endpoint.bind_region(RKey(1), None));
+}
+
+#[test]
+fn a_region_bound_elsewhere_in_the_middle_of_a_message_ends_it() {
+    let config = small();
+    let mut pair = Pair::new(&config);
+    let (bytes, region) = target(&mut pair, 2048);
+    let first = packet(rc::WRITE_FIRST)
+        .reth(VA, region.rkey.0, 600)
+        .payload(&[7; 256]);
+    pair.inject(1, first.frame(&config, 0));
+    assert!(pair.run(LONG));
+    let endpoint = &mut pair.ends[1].endpoint;
+    assert!(endpoint.bind_region(region.rkey, Some(QPNS[0])));
+    pair.capture();
+    let middle = Craft::new(0, rc::WRITE_MIDDLE, FIRST.add(1)).payload(&[7; 256]);
+    pair.inject(1, middle.frame(&config, 0));
+    assert!(pair.run(LONG));
+    assert_eq!(
+        answers(&pair.sent, 1),
+        [(FIRST.add(1), Syndrome::NakRemoteAccess)]
+    );
+    assert!(bytes.copy()[256..].iter().all(|b| *b == 0));
 }
 
 #[test]

@@ -121,6 +121,48 @@ fn progress_reloads_the_retry_counter() {
 }
 
 #[test]
+fn copies_of_one_nak_go_back_once_and_cost_one_retry() {
+    let config = PairConfig {
+        retry_cnt: 3,
+        ..small()
+    };
+    let mut pair = Pair::new(&config);
+    let (bytes, region) = target(&mut pair, 512);
+    pair.post_send(
+        0,
+        send_wr(1, write_op(&region), &Bytes::of(pattern(512, 1)), 512),
+    )
+    .unwrap();
+    pair.script = Some(Box::new(|end, n, _, _| {
+        if end == 0 && n < 2 {
+            Fate::Drop
+        } else {
+            Fate::Pass
+        }
+    }));
+    pair.run(Duration::from_micros(1));
+    let nak = Craft::new(1, rc::ACKNOWLEDGE, FIRST).aeth(Syndrome::NakSequence);
+    for _ in 0..10 {
+        pair.inject(0, nak.frame(&config, 1));
+    }
+    assert!(pair.run(LONG));
+    assert_eq!(
+        outcomes(&mut pair, 0),
+        [(1, CqeOpcode::Write, Status::Success)]
+    );
+    assert!(bytes.copy() == pattern(512, 1));
+    let s = stats(&pair, 0);
+    assert_eq!(
+        (
+            s.packet_seq_err,
+            s.retransmitted_packets,
+            s.local_ack_timeout_err
+        ),
+        (1, 2, 0)
+    );
+}
+
+#[test]
 fn naks_without_progress_exhaust_the_retries_too() {
     let config = PairConfig {
         retry_cnt: 3,

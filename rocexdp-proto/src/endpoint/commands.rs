@@ -191,6 +191,14 @@ impl Endpoint {
         self.regions.register_as(rkey, mem, va, access).is_some()
     }
 
+    /// Restricts a region to the peer of one QP: over any other QP its key is refused (NAK remote access), from the next
+    /// packet on. `None`: any QP may reach it again, as after registration. False if there is no such region.
+    ///
+    /// The QP need not exist. The restriction is to its number and outlives it: withdraw the region with the QP.
+    pub fn bind_region(&mut self, rkey: RKey, qpn: Option<Qpn>) -> bool {
+        self.regions.bind(rkey, qpn)
+    }
+
     /// Withdraws a region: the next packet that names it is refused. False if there is none.
     pub fn deregister_memory(&mut self, rkey: RKey) -> bool {
         self.regions.deregister(rkey)

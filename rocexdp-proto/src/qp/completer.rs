@@ -68,12 +68,15 @@ pub(crate) fn acknowledged(
             return Ok(not_ready(s, code, now));
         }
         Syndrome::NakSequence => {
-            advance(s, sq, cq, packet, now);
-            // While it waits, the peer has already said what to send next and when.
-            return Ok(if s.rnr_until.is_some() {
-                Outcome::Nothing
-            } else {
+            let news = advance(s, sq, cq, packet, now);
+            // While it waits, the peer has already said what to send next and when. When nothing was sent since the last
+            // going back, this is the same news again, or what is going to be done anyway: it costs no retry.
+            return Ok(if s.rnr_until.is_none() && s.next != s.una {
                 retry(s)
+            } else if news {
+                Outcome::Progress
+            } else {
+                Outcome::Nothing
             });
         }
         Syndrome::NakInvalidRequest => Status::RemInvReqErr,

@@ -5,7 +5,8 @@
 //! `execute` nothing has changed but counters and the answer that is owed, so a refused packet can come again.
 //!
 //! Acknowledgements are cumulative, so one is owed at a time: it is made when it leaves, from what has arrived by then. That
-//! coalesces them by itself: a batch of packets that ask makes one ACK.
+//! coalesces them by itself: a batch of packets that ask makes one ACK. A NAK that has not left when its gap is filled moves on
+//! to the next packet that has to come again; once it has left, the peer sends all of them again, and nothing more is owed.
 //!
 //! Must not: know of our own requests, or change the QP's state: it reports what is fatal.
 
@@ -36,6 +37,15 @@ pub(crate) enum Owed {
     Fatal(Syndrome),
 }
 
+/// What has happened since the last answer left; any answer covers it.
+#[derive(Clone, Copy, Debug, Default)]
+struct Unanswered {
+    /// Someone asked for an answer, by a packet that was accepted or by one that was dropped.
+    asked: bool,
+    /// The highest PSN that was dropped behind the gap which the answer reports: up to there packets have to come again.
+    dropped: Option<Psn>,
+}
+
 /// A message that has begun and not ended.
 #[derive(Clone, Copy, Debug)]
 struct Incoming {
@@ -58,6 +68,8 @@ pub(crate) struct RecvState {
     pub(crate) msn: u32,
     /// The present gap, or unreadiness, was reported: more of it is dropped in silence.
     nak_sent: bool,
+    /// What the answer that is owed has to cover besides.
+    unanswered: Unanswered,
     message: Option<Incoming>,
     /// The receive request that the message (SEND), or its end (WRITE with immediate), consumes.
     current: Option<RecvWr>,
@@ -74,6 +86,7 @@ impl Default for RecvState {
             expected: Psn::new(0),
             msn: 0,
             nak_sent: false,
+            unanswered: Unanswered::default(),
             message: None,
             current: None,
             owed: Owed::Nothing,
@@ -153,7 +166,7 @@ pub(crate) fn serve(s: &mut RecvState, cx: &mut Context<'_>, p: &Packet<'_>) -> 
     };
     match chain(s, cx, p, operation, position) {
         Ok(()) => Served::Accepted,
-        Err(refusal) => refuse(s, cx, refusal),
+        Err(refusal) => refuse(s, cx, &p.bth, refusal),
     }
 }
 
@@ -272,7 +285,7 @@ fn check_length(
     Ok(message)
 }
 
-/// A WRITE must stay within a region that may be written (rxe_resp.c `check_rkey`); the whole message at its begin, the rest
+/// A WRITE must stay within a region that may be written, over this QP (rxe_resp.c `check_rkey`); the whole message at its begin, the rest
 /// of it at each packet, since the region may have gone meanwhile. Without any bytes the key is not looked at (C9-88).
 fn check_rkey(
     s: &RecvState,
@@ -290,7 +303,7 @@ fn check_rkey(
     };
     match cx
         .regions
-        .get(m.rkey)
+        .get(m.rkey, cx.qpn)
         .and_then(|r| r.locate(m.va, u64::from(len), Access::REMOTE_WRITE))
     {
         Some(_) => Ok(()),
@@ -309,7 +322,7 @@ fn execute(
     let len = p.payload.len();
     if m.operation == Operation::Write {
         if len > 0 {
-            let region = cx.regions.get(m.rkey).ok_or(Refusal::ACCESS)?;
+            let region = cx.regions.get(m.rkey, cx.qpn).ok_or(Refusal::ACCESS)?;
             let (mem, at) = region
                 .locate(m.va, u64::from(len), Access::REMOTE_WRITE)
                 .ok_or(Refusal::ACCESS)?;
@@ -359,21 +372,48 @@ fn execute(
     Ok(())
 }
 
-/// Owes an ACK if the packet asks for one. What was missing has come, so a NAK that has not left yet is void.
+/// Owes an ACK if the packet asks for one, or one before did. What was missing has come: a NAK that has not left yet is void
+/// if nothing was dropped behind the gap that has not come again, and else names the next packet, which was.
 fn acknowledge(s: &mut RecvState, bth: &Bth) {
-    if bth.ack_req {
-        s.owed = Owed::Ack;
-    } else if matches!(s.owed, Owed::NakSequence | Owed::NotReady) {
-        s.owed = Owed::Nothing;
+    s.unanswered.asked |= bth.ack_req;
+    if s.unanswered
+        .dropped
+        .is_some_and(|p| p.diff(s.expected) >= 0)
+    {
+        s.nak_sent = true;
+        s.owed = Owed::NakSequence;
+        return;
+    }
+    s.unanswered.dropped = None;
+    s.owed = if s.unanswered.asked {
+        Owed::Ack
+    } else {
+        Owed::Nothing
+    };
+}
+
+/// A packet behind a gap was dropped. If the gap's NAK has left, the peer sends it again anyway.
+fn note_dropped(s: &mut RecvState, bth: &Bth) {
+    if !s.nak_sent {
+        s.nak_sent = true;
+        s.owed = Owed::NakSequence;
+    }
+    if matches!(s.owed, Owed::NakSequence | Owed::NotReady) {
+        s.unanswered.asked |= bth.ack_req;
+        let before = s.unanswered.dropped;
+        if before.is_none_or(|p| bth.psn.diff(p) > 0) {
+            s.unanswered.dropped = Some(bth.psn);
+        }
     }
 }
 
 /// The other way out of the chain: the answer to a request that is not served.
-fn refuse(s: &mut RecvState, cx: &mut Context<'_>, refusal: Refusal) -> Served {
+fn refuse(s: &mut RecvState, cx: &mut Context<'_>, bth: &Bth, refusal: Refusal) -> Served {
     match refusal {
         // Always, even without AckReq: the ACK may have been lost (C9-105; rxe_resp.c `duplicate_request`).
         Refusal::Duplicate => {
             cx.stats.duplicate_request += 1;
+            s.unanswered.asked = true;
             if s.owed == Owed::Nothing {
                 s.owed = Owed::Ack;
             }
@@ -381,14 +421,12 @@ fn refuse(s: &mut RecvState, cx: &mut Context<'_>, refusal: Refusal) -> Served {
         }
         Refusal::Gap => {
             cx.stats.out_of_sequence += 1;
-            if !s.nak_sent {
-                s.nak_sent = true;
-                s.owed = Owed::NakSequence;
-            }
+            note_dropped(s, bth);
             Served::Refused(DropReason::OutOfSequence)
         }
         Refusal::NotReady => {
             s.nak_sent = true;
+            s.unanswered.asked |= bth.ack_req;
             s.owed = Owed::NotReady;
             Served::Refused(DropReason::ReceiverNotReady)
         }
@@ -408,6 +446,7 @@ fn refuse(s: &mut RecvState, cx: &mut Context<'_>, refusal: Refusal) -> Served {
 
 /// Takes the answer that is owed: its PSN and AETH.
 pub(crate) fn answer(s: &mut RecvState) -> Option<(Psn, Aeth)> {
+    s.unanswered = Unanswered::default();
     let (psn, syndrome) = match core::mem::take(&mut s.owed) {
         Owed::Nothing => return None,
         // 0x1f: credits are not used.
