@@ -165,10 +165,13 @@ pub fn parse<B: Bytes + ?Sized>(frame: &B) -> Result<Packet, NotParsed> {
     Ok(packet)
 }
 
-/// [`parse`] into a [`Packet::EMPTY`], which a failure leaves half written. BPF's stack (512 bytes) has no room to
-/// return a packet by value.
+/// [`parse`] into a [`Packet::EMPTY`]. BPF's stack (512 bytes) has no room to return a packet by value.
+///
+/// # Errors
+/// As [`parse`]. The packet then tells how far it came: `ip_at` is 0 until the EtherType is known, `udp_at` is 0 until
+/// IP has said that UDP follows.
 #[inline(always)]
-pub(crate) fn parse_into<B: Bytes + ?Sized>(frame: &B, p: &mut Packet) -> Result<(), NotParsed> {
+pub fn parse_into<B: Bytes + ?Sized>(frame: &B, p: &mut Packet) -> Result<(), NotParsed> {
     match ethernet(frame, p)? {
         ETH_IPV4 => ipv4(frame, p)?,
         ETH_IPV6 => ipv6(frame, p)?,

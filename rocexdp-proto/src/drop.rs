@@ -37,13 +37,13 @@ reasons! {
     Ipv4Length => "ipv4_length",
     /// Fragment of an IPv4 packet.
     Ipv4Fragment => "ipv4_fragment",
-    /// IPv6 header cut short or wrong version.
+    /// IPv6 header cut short, wrong version, or an IPv4 address written as an IPv6 address.
     Ipv6Malformed => "ipv6_malformed",
     /// IPv6 payload length is longer than the frame.
     Ipv6Length => "ipv6_length",
     /// Fragment of an IPv6 packet.
     Ipv6Fragment => "ipv6_fragment",
-    /// IPv6 extension headers: unknown, too many, or cut short.
+    /// IPv6 extension headers: too many, too long (all headers are within 256 B), or cut short.
     Ipv6Extension => "ipv6_extension",
     /// Not UDP.
     NotUdp => "not_udp",

@@ -32,7 +32,6 @@ pub(crate) const UDP_HEADER: usize = 8;
 pub(crate) const ETHERTYPE_IPV4: u16 = 0x0800;
 pub(crate) const ETHERTYPE_IPV6: u16 = 0x86dd;
 pub(crate) const ETHERTYPE_8021Q: u16 = 0x8100;
-pub(crate) const ETHERTYPE_8021AD: u16 = 0x88a8;
 pub(crate) const PROTOCOL_UDP: u8 = 17;
 /// Full membership of the default partition.
 pub(crate) const DEFAULT_PKEY: u16 = 0xffff;

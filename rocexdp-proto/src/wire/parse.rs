@@ -1,28 +1,24 @@
-//! A received frame taken apart: Ethernet, up to two VLAN tags, IPv4 with options or IPv6 with extension headers, UDP, BTH,
-//! extension headers, payload, pad.
+//! A received frame taken apart, by the parser that XDP uses (`rocexdp_common::parse`): what XDP steers to an endpoint and
+//! what the endpoint understands is one set of frames, read in one way.
 //!
-//! Every length is checked against the one outside it: the frame may be longer than the IP packet (Ethernet's minimum, a
-//! trailing FCS), nothing else may disagree. Nothing is read at a fixed offset. The UDP checksum is not looked at: senders
-//! leave it 0, and the ICRC covers more.
+//! Added here: the IPv4 header checksum, where the payload lies, and that all headers lie within the copied start of the
+//! frame. The UDP checksum is not looked at: senders leave it 0, and the ICRC covers more.
 //!
 //! Must not: know QPs, or judge what the transport judges (order, lengths of payloads, keys).
 
-use rocexdp_common::headers::{Aeth, Bth, ICRC_LEN, ROCE_UDP_PORT, Reth};
+use rocexdp_common::bytes::Bytes;
+use rocexdp_common::headers::{Aeth, Bth, ICRC_LEN, Reth};
+use rocexdp_common::maps::Reason;
 use rocexdp_common::opcode::{ext, extensions_len};
+use rocexdp_common::parse::{self, IpVersion, NotParsed};
 
-use super::{
-    ETH_HEADER, ETHERTYPE_8021AD, ETHERTYPE_8021Q, ETHERTYPE_IPV4, ETHERTYPE_IPV6, Frags, Icrc,
-    PROTOCOL_UDP, UDP_HEADER, VLAN_TAG, slices, take,
-};
+use super::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, Frags, Icrc, UDP_HEADER, slices, take};
 use crate::drop::DropReason;
-use crate::ids::{Gid, Qpn, gid_from_ipv4};
+use crate::ids::{Gid, Qpn};
 use crate::mem::{Memory, MemoryFault};
 
 /// Bytes of a frame's start that are copied before anything is read: room for all headers.
 const HEAD: usize = 256;
-/// IPv6 extension headers that are followed.
-const MAX_IPV6_EXTENSIONS: usize = 4;
-
 /// The copied start of a frame.
 pub struct Head {
     bytes: [u8; HEAD],
@@ -50,6 +46,24 @@ impl Head {
 
     fn take<const N: usize>(&self, at: usize) -> Option<[u8; N]> {
         take(self.bytes(), at)
+    }
+}
+
+/// The frame as the parser reads it: from the copy, so that what is judged is what is acted on. What lies behind the copy is
+/// read only to tell what kind of frame it is: no packet has its headers there.
+struct Copied<'a> {
+    head: &'a Head,
+    frags: Frags<'a>,
+    len: usize,
+}
+
+impl Bytes for Copied<'_> {
+    fn len(&self) -> usize {
+        self.len
+    }
+
+    fn load<const N: usize>(&self, offset: usize) -> Option<[u8; N]> {
+        self.head.take(offset).or_else(|| self.frags.load(offset))
     }
 }
 
@@ -115,67 +129,36 @@ pub struct Packet<'a> {
     icrc: usize,
 }
 
-/// What IP says.
-struct Ip {
-    src: Gid,
-    dst: Gid,
-    ecn: u8,
-    /// Where UDP starts, and where IP says the packet ends.
-    udp: usize,
-    end: usize,
-}
-
 impl<'a> Packet<'a> {
     /// Takes a frame apart. `head` must be of `frags`.
     ///
     /// # Errors
     /// The first thing that is wrong with the frame.
     pub fn parse(head: &Head, frags: Frags<'a>) -> Result<Self, DropReason> {
-        let total: usize = frags.iter().map(|f| f.len()).sum();
-        let (ip, ethertype) = link(head)?;
-        let l3 = match ethertype {
-            ETHERTYPE_IPV4 => ipv4(head, ip, total)?,
-            ETHERTYPE_IPV6 => ipv6(head, ip, total)?,
-            _ => return Err(DropReason::NotIp),
+        let frame = Copied {
+            head,
+            frags,
+            len: Bytes::len(frags),
         };
-        let udp: [u8; UDP_HEADER] = head.take(l3.udp).ok_or(DropReason::UdpTruncated)?;
-        let [_, _, p0, p1, l0, l1, _, _] = udp;
-        let available = l3.end.checked_sub(l3.udp).ok_or(DropReason::UdpTruncated)?;
-        if available < UDP_HEADER {
-            return Err(DropReason::UdpTruncated);
+        let mut p = parse::Packet::EMPTY;
+        parse::parse_into(&frame, &mut p).map_err(|e| reason(e, &p, &frame))?;
+        let (ip, udp) = (p.ip_at as usize, p.udp_at as usize);
+        let behind_bth = udp + UDP_HEADER + Bth::LEN;
+        let extensions = p.bth.opcode.extensions().ok_or(DropReason::UnknownOpcode)?;
+        let start = behind_bth + extensions_len(extensions);
+        // Only IPv6 extension headers can be that long.
+        if start > head.len {
+            return Err(DropReason::Ipv6Extension);
         }
-        if u16::from_be_bytes([p0, p1]) != ROCE_UDP_PORT {
-            return Err(DropReason::NotRoce);
+        if p.ip == IpVersion::V4 {
+            let header = head.bytes().get(ip..udp);
+            if header.is_none_or(|h| ones_complement(h) != 0xffff) {
+                return Err(DropReason::Ipv4Checksum);
+            }
         }
-        if usize::from(u16::from_be_bytes([l0, l1])) != available {
-            return Err(DropReason::UdpLength);
-        }
-        Self::transport(head, frags, ip, l3)
-    }
-
-    /// From the BTH on.
-    fn transport(head: &Head, frags: Frags<'a>, ip: usize, l3: Ip) -> Result<Self, DropReason> {
-        let at = l3.udp + UDP_HEADER;
-        if l3.end < at + Bth::LEN + ICRC_LEN {
-            return Err(DropReason::BthTruncated);
-        }
-        let bth = Bth::parse(&head.take(at).ok_or(DropReason::BthTruncated)?);
-        if bth.version != 0 {
-            return Err(DropReason::BthVersion);
-        }
-        let extensions = bth.opcode.extensions().ok_or(DropReason::UnknownOpcode)?;
-        let start = at + Bth::LEN + extensions_len(extensions);
-        let icrc = l3.end - ICRC_LEN;
-        let len = icrc
-            .checked_sub(start)
-            .and_then(|n| n.checked_sub(usize::from(bth.pad)))
-            .ok_or(DropReason::ExtensionTruncated)?;
-
-        // Of the RC opcodes that have RETH, AETH or ImmDt, in this order (rxe_opcode.c); FETH stands before RETH.
-        let mut at = at + Bth::LEN;
-        if extensions & ext::FETH != 0 {
-            at += 4;
-        }
+        // RETH, AETH and ImmDt stand in this order, behind those of services that are not served (rxe_opcode.c).
+        let mut at = behind_bth
+            + extensions_len(extensions & (ext::RDETH | ext::DETH | ext::XRCETH | ext::FETH));
         let mut next = |bit: u16, size: usize| {
             (extensions & bit != 0).then(|| {
                 at += size;
@@ -185,24 +168,26 @@ impl<'a> Packet<'a> {
         let reth = next(ext::RETH, Reth::LEN)
             .and_then(|at| head.take(at))
             .map(|b| Reth::parse(&b));
-        let aeth = next(ext::AETH, Aeth::LEN)
-            .and_then(|at| head.take(at))
-            .map(|b| Aeth::parse(&b));
+        let aeth = next(ext::AETH, Aeth::LEN).and(p.aeth);
         let imm = next(ext::IMM, 4)
             .and_then(|at| head.take(at))
             .map(u32::from_be_bytes);
         Ok(Self {
-            bth,
-            src: l3.src,
-            dst: l3.dst,
-            ecn: l3.ecn,
+            bth: p.bth,
+            src: p.flow.src,
+            dst: p.flow.dst,
+            ecn: p.ecn,
             reth,
             aeth,
             imm,
-            payload: Payload { frags, start, len },
+            payload: Payload {
+                frags,
+                start,
+                len: p.payload as usize,
+            },
             ip,
-            udp: l3.udp,
-            icrc,
+            udp,
+            icrc: p.end as usize - ICRC_LEN,
         })
     }
 
@@ -245,112 +230,36 @@ pub fn dest_qpn(frame: Frags<'_>) -> Option<Qpn> {
         .map(|p| p.bth.dest_qpn)
 }
 
-/// Where the IP header starts, and its ethertype.
-fn link(head: &Head) -> Result<(usize, u16), DropReason> {
-    let mut at = ETH_HEADER - 2;
-    for _ in 0..3 {
-        let ethertype = u16::from_be_bytes(head.take(at).ok_or(DropReason::EthTruncated)?);
-        match ethertype {
-            ETHERTYPE_8021Q | ETHERTYPE_8021AD => at += VLAN_TAG,
-            other => return Ok((at + 2, other)),
-        }
-    }
-    Err(DropReason::VlanDepth)
-}
-
-fn ipv4(head: &Head, at: usize, total: usize) -> Result<Ip, DropReason> {
-    let fixed: [u8; 20] = head.take(at).ok_or(DropReason::Ipv4Malformed)?;
-    let [
-        version,
-        tos,
-        l0,
-        l1,
-        _,
-        _,
-        f0,
-        f1,
-        _,
-        protocol,
-        _,
-        _,
-        s0,
-        s1,
-        s2,
-        s3,
-        d0,
-        d1,
-        d2,
-        d3,
-    ] = fixed;
-    let header = usize::from(version & 0xf) * 4;
-    if version >> 4 != 4 || header < 20 {
-        return Err(DropReason::Ipv4Malformed);
-    }
-    let whole = head
-        .bytes()
-        .get(at..at + header)
-        .ok_or(DropReason::Ipv4Malformed)?;
-    if ones_complement(whole) != 0xffff {
-        return Err(DropReason::Ipv4Checksum);
-    }
-    let end = at + usize::from(u16::from_be_bytes([l0, l1]));
-    if end > total || end < at + header {
-        return Err(DropReason::Ipv4Length);
-    }
-    // More fragments, or an offset.
-    if f0 & 0x3f != 0 || f1 != 0 {
-        return Err(DropReason::Ipv4Fragment);
-    }
-    if protocol != PROTOCOL_UDP {
-        return Err(DropReason::NotUdp);
-    }
-    Ok(Ip {
-        src: gid_from_ipv4([s0, s1, s2, s3]),
-        dst: gid_from_ipv4([d0, d1, d2, d3]),
-        ecn: tos & 3,
-        udp: at + header,
-        end,
-    })
-}
-
-fn ipv6(head: &Head, at: usize, total: usize) -> Result<Ip, DropReason> {
-    let [v0, v1, _, _, l0, l1, mut next, _]: [u8; 8] =
-        head.take(at).ok_or(DropReason::Ipv6Malformed)?;
-    if v0 >> 4 != 6 {
-        return Err(DropReason::Ipv6Malformed);
-    }
-    let src: Gid = head.take(at + 8).ok_or(DropReason::Ipv6Malformed)?;
-    let dst: Gid = head.take(at + 24).ok_or(DropReason::Ipv6Malformed)?;
-    let mut udp = at + 40;
-    let end = udp + usize::from(u16::from_be_bytes([l0, l1]));
-    if end > total {
-        return Err(DropReason::Ipv6Length);
-    }
-    for _ in 0..=MAX_IPV6_EXTENSIONS {
-        match next {
-            PROTOCOL_UDP => {
-                return Ok(Ip {
-                    src,
-                    dst,
-                    ecn: (v1 >> 4) & 3,
-                    udp,
-                    end,
-                });
+/// Why the parser gave no packet; `p` is what it had found until then.
+fn reason(e: NotParsed, p: &parse::Packet, frame: &Copied<'_>) -> DropReason {
+    match e {
+        NotParsed::Other if p.udp_at != 0 => DropReason::NotRoce,
+        NotParsed::Other => {
+            let ethertype = frame.load((p.ip_at as usize).saturating_sub(2));
+            match ethertype.map(u16::from_be_bytes) {
+                Some(ETHERTYPE_IPV4 | ETHERTYPE_IPV6) => DropReason::NotUdp,
+                _ => DropReason::NotIp,
             }
-            // Hop-by-hop, routing, destination options: length in 8 bytes, the first 8 not counted (RFC 8200, section 4).
-            0 | 43 | 60 => {
-                let [following, len]: [u8; 2] = head.take(udp).ok_or(DropReason::Ipv6Extension)?;
-                next = following;
-                udp += (usize::from(len) + 1) * 8;
-                if udp > head.len {
-                    return Err(DropReason::Ipv6Extension);
-                }
-            }
-            44 => return Err(DropReason::Ipv6Fragment),
-            _ => return Err(DropReason::NotUdp),
         }
+        NotParsed::Malformed(reason) => match reason {
+            Reason::EthTruncated => DropReason::EthTruncated,
+            Reason::VlanDepth => DropReason::VlanDepth,
+            Reason::Ipv4Malformed => DropReason::Ipv4Malformed,
+            Reason::Ipv4Length => DropReason::Ipv4Length,
+            Reason::Ipv4Fragment => DropReason::Ipv4Fragment,
+            Reason::Ipv6Malformed => DropReason::Ipv6Malformed,
+            Reason::Ipv6Length => DropReason::Ipv6Length,
+            Reason::Ipv6Fragment => DropReason::Ipv6Fragment,
+            Reason::Ipv6Extension => DropReason::Ipv6Extension,
+            Reason::UdpTruncated => DropReason::UdpTruncated,
+            Reason::UdpLength => DropReason::UdpLength,
+            Reason::BthTruncated => DropReason::BthTruncated,
+            Reason::BthVersion => DropReason::BthVersion,
+            Reason::ExtensionTruncated => DropReason::ExtensionTruncated,
+            // The rest is judged behind the parser, which gives none of it.
+            _ => DropReason::UnknownOpcode,
+        },
     }
-    Err(DropReason::Ipv6Extension)
 }
 
 /// The ones' complement sum of a header of whole 16-bit words: 0xffff over one with a right checksum (RFC 1071).
