@@ -15,11 +15,11 @@ use std::{
     sync::{Arc, Mutex, PoisonError, atomic::AtomicU32},
 };
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use rand::RngExt as _;
 use rocexdp_proto::{
     EndpointConfig,
-    ids::RKey,
+    ids::{Qpn, RKey},
     mem::{Access, Memory, MemoryRegion},
     verbs::PathMtu,
 };
@@ -352,6 +352,25 @@ impl Node {
                 });
             }
         }
+    }
+
+    /// Lets a region be reached over one QP only.
+    ///
+    /// # Errors
+    /// When there is no such region, or the engine has ended.
+    pub fn bind(&self, rkey: RKey, qpn: Qpn) -> Result<()> {
+        for worker in 0..self.shared.engine.workers() {
+            let bound = self
+                .shared
+                .engine
+                .call_blocking(worker * LINE, move |core, _| {
+                    core.endpoint.bind_region(rkey, Some(qpn))
+                })?;
+            if !bound {
+                bail!("no memory region has this key: it was withdrawn");
+            }
+        }
+        Ok(())
     }
 
     /// Withdraws a region: later accesses of peers are refused.

@@ -288,6 +288,8 @@ impl Receiver {
             va: region.va,
         };
         let qp = node.create_qp(1, 1).map_err(internal)?;
+        // Over no other QP can this file be reached, whoever learns the key.
+        node.bind(region.rkey, qp.qpn()).map_err(internal)?;
         qp.connect(connect_attr(local, peer, path_mtu, Access::REMOTE_WRITE))
             .await
             .map_err(|error| cannot(chain(&error)))?;
