@@ -19,6 +19,8 @@ use std::os::fd::AsFd as _;
 const BUDGET: usize = 64;
 /// How often the maps get the engine's numbers while traffic flows.
 const PUBLISH_EVERY: Duration = Duration::from_millis(1);
+/// How often they are published after the last packet.
+const LOOKS: u32 = 2;
 /// Idle time before a worker with [`PollPolicy::Adaptive`] sleeps.
 const SPIN: Duration = Duration::from_micros(50);
 /// A timer nearer than this is waited for by spinning: a sleep would overshoot it.
@@ -106,18 +108,20 @@ impl Worker {
         let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
         let mut idle_since: Option<Timestamp> = None;
         let mut published = Timestamp::ZERO;
-        let mut unpublished = true;
+        // How often the maps still want the numbers. Twice after the last packet, since trackers are judged by two looks.
+        let mut looks = LOOKS;
         while !self.bell.stopped() {
             let time = now();
             let commanded = self.commands(time);
             let step = self.step(time);
             let busy = commanded || step.received > 0 || step.transmitted > 0;
-            unpublished |= busy;
-            if unpublished && time.saturating_since(published) >= PUBLISH_EVERY {
+            if looks > 0 && time.saturating_since(published) >= PUBLISH_EVERY {
                 self.publish();
                 published = time;
-                // One more look after the last packet: the trackers are judged by two.
-                unpublished = busy;
+                looks -= 1;
+            }
+            if busy {
+                looks = LOOKS;
             }
             if busy {
                 idle_since = None;
@@ -125,12 +129,11 @@ impl Worker {
             }
             let idle = time.saturating_since(*idle_since.get_or_insert(time));
             if let Some(longest) = self.may_sleep(time, idle, step.backpressure) {
-                let longest = if unpublished {
+                self.sleep(if looks > 0 {
                     longest.min(PUBLISH_EVERY)
                 } else {
                     longest
-                };
-                self.sleep(longest);
+                });
             } else {
                 std::hint::spin_loop();
             }
