@@ -237,7 +237,7 @@ mod tests {
         assert_eq!(Impairment::default().to_string(), "clean");
         assert_eq!(
             Impairment(parse("drop=1%,seed=7").unwrap()).to_string(),
-            "drop=1.0000000009%,seed=7"
+            "drop=1%,seed=7"
         );
     }
 }
