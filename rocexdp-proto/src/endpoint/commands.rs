@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use rocexdp_common::opcode::Transport;
 
-use super::{CreateQp, Endpoint, MAX_QUEUE_DEPTH, QpHandle, VerbsError};
+use super::{CreateQp, Endpoint, MAX_QUEUE_DEPTH, QpHandle, VerbsError, qp_at};
 use crate::ids::{Qpn, RKey};
 use crate::mem::{Access, Memory, MemoryRegion};
 use crate::qp::{Congestion, NewQp, Qp, QpState, QpTransition, Route, RtrAttr, SendState};
@@ -99,11 +99,7 @@ impl Endpoint {
         } else {
             None
         };
-        let Some(qp) = self
-            .qps
-            .get_mut(slot as usize)
-            .and_then(Option::as_deref_mut)
-        else {
+        let Some(qp) = qp_at(&mut self.qps, slot) else {
             return Err(VerbsError::UnknownQp(qpn));
         };
         let from = qp.state();
@@ -138,9 +134,7 @@ impl Endpoint {
     /// The next hop to a QP's peer has another link address. False if there is no such QP, or it has no peer yet.
     pub fn set_dest_mac(&mut self, qpn: Qpn, mac: [u8; 6]) -> bool {
         let slot = self.slots.get(&qpn.get()).copied();
-        let qp = slot
-            .and_then(|s| self.qps.get_mut(s as usize))
-            .and_then(Option::as_deref_mut);
+        let qp = slot.and_then(|slot| qp_at(&mut self.qps, slot));
         let Some(route) = qp.and_then(|qp| qp.route.as_mut()) else {
             return false;
         };

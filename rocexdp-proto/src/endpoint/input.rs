@@ -5,7 +5,7 @@
 
 use rocexdp_common::opcode::Transport;
 
-use super::{CongestionSignal, Endpoint, Event, IcrcMode};
+use super::{CongestionSignal, Endpoint, Event, IcrcMode, qp_at};
 use crate::drop::DropReason;
 use crate::ids::Qpn;
 use crate::qp::{Qp, QpState};
@@ -51,11 +51,7 @@ impl Endpoint {
             .slots
             .get(&p.bth.dest_qpn.get())
             .ok_or(DropReason::UnknownQpn)?;
-        let qp = self
-            .qps
-            .get_mut(slot as usize)
-            .and_then(Option::as_deref_mut)
-            .ok_or(DropReason::UnknownQpn)?;
+        let qp = qp_at(&mut self.qps, slot).ok_or(DropReason::UnknownQpn)?;
         let checked = check(qp, &p).and_then(|()| {
             if p.icrc_is_right(&head) {
                 return Ok(());
@@ -107,11 +103,7 @@ impl Endpoint {
         let Some(&slot) = self.slots.get(&qpn.get()) else {
             return;
         };
-        let Some(qp) = self
-            .qps
-            .get_mut(slot as usize)
-            .and_then(Option::as_deref_mut)
-        else {
+        let Some(qp) = qp_at(&mut self.qps, slot) else {
             return;
         };
         if signal.ce_marks > 0
@@ -131,11 +123,7 @@ impl Endpoint {
     pub fn handle_timeout(&mut self, now: Timestamp) {
         while let Some(entry) = self.timers.pop_due(now) {
             let (_, slot, kind) = entry;
-            let Some(qp) = self
-                .qps
-                .get_mut(slot as usize)
-                .and_then(Option::as_deref_mut)
-            else {
+            let Some(qp) = qp_at(&mut self.qps, slot) else {
                 continue;
             };
             if !self.timers.is_due(&mut qp.timers, now, entry) {
@@ -160,10 +148,7 @@ impl Endpoint {
         let Some(&slot) = self.slots.get(&qpn.get()) else {
             return;
         };
-        if let Some(qp) = self
-            .qps
-            .get_mut(slot as usize)
-            .and_then(Option::as_deref_mut)
+        if let Some(qp) = qp_at(&mut self.qps, slot)
             && qp.state() == QpState::Err
         {
             qp.flush();

@@ -167,11 +167,7 @@ impl Endpoint {
 
     /// After anything has happened to a QP: reports what it reports, puts it where it has to wait, sets its timers.
     fn settle(&mut self, slot: u32) {
-        let Some(qp) = self
-            .qps
-            .get_mut(slot as usize)
-            .and_then(Option::as_deref_mut)
-        else {
+        let Some(qp) = qp_at(&mut self.qps, slot) else {
             return;
         };
         if let Some(cause) = qp.take_failure() {
@@ -195,4 +191,9 @@ impl Endpoint {
         q.set(t, slot, TimerKind::Rate, qp.congestion.rp.poll_timeout());
         q.set(t, slot, TimerKind::Cnp, qp.congestion.np.poll_timeout());
     }
+}
+
+/// The QP in a slot. A function of the slots alone, so that the endpoint's other parts can be used beside the QP.
+fn qp_at(qps: &mut [Option<Box<Qp>>], slot: u32) -> Option<&mut Qp> {
+    qps.get_mut(slot as usize)?.as_deref_mut()
 }

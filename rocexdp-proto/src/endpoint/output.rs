@@ -6,7 +6,7 @@
 use rocexdp_common::headers::{Aeth, Bth, ICRC_LEN, Syndrome};
 use rocexdp_common::opcode::{Opcode, rc};
 
-use super::Endpoint;
+use super::{Endpoint, qp_at};
 use crate::ids::{Psn, Qpn};
 use crate::qp::{Qp, Request};
 use crate::time::Timestamp;
@@ -48,11 +48,7 @@ impl Endpoint {
         let Some(&slot) = self.slots.get(&qpn.get()) else {
             return;
         };
-        if let Some(qp) = self
-            .qps
-            .get_mut(slot as usize)
-            .and_then(Option::as_deref_mut)
-        {
+        if let Some(qp) = qp_at(&mut self.qps, slot) {
             qp.payload_failed();
         }
         self.settle(slot);
@@ -70,11 +66,7 @@ impl Endpoint {
 
     fn next_cnp(&mut self) -> Option<Qpn> {
         while let Some(slot) = self.cnps.pop_front() {
-            let Some(qp) = self
-                .qps
-                .get_mut(slot as usize)
-                .and_then(Option::as_deref_mut)
-            else {
+            let Some(qp) = qp_at(&mut self.qps, slot) else {
                 continue;
             };
             if !core::mem::replace(&mut qp.waiting.cnp, false)
@@ -92,11 +84,7 @@ impl Endpoint {
 
     fn next_answer(&mut self) -> Option<Qpn> {
         while let Some(slot) = self.acks.pop_front() {
-            let Some(qp) = self
-                .qps
-                .get_mut(slot as usize)
-                .and_then(Option::as_deref_mut)
-            else {
+            let Some(qp) = qp_at(&mut self.qps, slot) else {
                 continue;
             };
             if !core::mem::replace(&mut qp.waiting.ack, false) {
@@ -132,11 +120,7 @@ impl Endpoint {
 
     fn next_request(&mut self, now: Timestamp) -> Option<(u32, Request)> {
         while let Some(slot) = self.senders.pop_front() {
-            let Some(qp) = self
-                .qps
-                .get_mut(slot as usize)
-                .and_then(Option::as_deref_mut)
-            else {
+            let Some(qp) = qp_at(&mut self.qps, slot) else {
                 continue;
             };
             if !core::mem::replace(&mut qp.waiting.send, false) || !qp.may_send() {
