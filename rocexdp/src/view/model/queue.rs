@@ -17,6 +17,8 @@ pub struct Counters {
     pub program_id: u32,
     /// When the maps were read.
     pub time_ns: u64,
+    /// Frames of queues that the interface got after the program was loaded: passed to the kernel, served by no socket.
+    pub frames_of_new_queues: u64,
     /// By receive queue.
     pub queues: Vec<Queue>,
 }
