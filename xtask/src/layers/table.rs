@@ -46,6 +46,16 @@ pub const CRATES: &[Crate] = &[
         unsafe_in: &["src/"],
     },
     Crate {
+        name: "rocexdp-observe",
+        dir: "rocexdp-observe",
+        uses: &["rocexdp-common"],
+        external: None,
+        modules: None,
+        apart: &[],
+        unaware: None,
+        unsafe_in: &[],
+    },
+    Crate {
         name: "rocexdp-proto",
         dir: "rocexdp-proto",
         uses: &["rocexdp-common"],
@@ -85,7 +95,7 @@ pub const CRATES: &[Crate] = &[
     Crate {
         name: "rocexdp",
         dir: "rocexdp",
-        uses: &["rocexdp-common", "rocexdp-proto", "rocexdp-sim"],
+        uses: &["rocexdp-common", "rocexdp-observe", "rocexdp-proto", "rocexdp-sim"],
         external: None,
         modules: Some(&[
             ("out", &[]),
