@@ -14,6 +14,12 @@ pub trait Bytes {
         end <= self.len()
     }
 
+    /// Whether bytes before `end` belong to the frame and yet can't be loaded, because less was captured.
+    #[inline(always)]
+    fn is_missing(&self, _end: usize) -> bool {
+        false
+    }
+
     /// Whether there are none.
     #[inline(always)]
     fn is_empty(&self) -> bool {
@@ -23,7 +29,7 @@ pub trait Bytes {
     /// The `N` bytes from `offset` on, or `None` when the frame ends before.
     fn load<const N: usize>(&self, offset: usize) -> Option<[u8; N]>;
 
-    /// The same, for loops and for headers that few packets have: XDP then has one way to read them, not the fast one
+    /// [`Bytes::load`], for loops and for headers that few packets have: XDP then has one way to read them, not the fast one
     /// and the other, so that the verifier has fewer paths to walk.
     #[inline(always)]
     fn load_rare<const N: usize>(&self, offset: usize) -> Option<[u8; N]> {

@@ -4,6 +4,12 @@
 //! neither can fail. Values are as they came: checks live in the verdict and the transport.
 //! Layouts: drivers/infiniband/sw/rxe/rxe_hdr.h.
 
+mod extended;
+
+pub use extended::{
+    AtomicAckEth, AtomicEth, Deth, Feth, FlushRange, Grh, Ieth, ImmDt, Rdeth, Xrceth,
+};
+
 use crate::{
     ids::{Psn, Qpn},
     opcode::Opcode,

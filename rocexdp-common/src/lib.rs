@@ -8,6 +8,7 @@
 
 pub mod account;
 pub mod bytes;
+pub mod dissect;
 pub mod fault;
 pub mod headers;
 pub mod icrc;

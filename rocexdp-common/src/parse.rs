@@ -43,7 +43,8 @@ pub struct Packet {
     pub flow: FlowKey,
     /// Where the IP header begins.
     pub ip_at: u32,
-    /// Where the UDP header begins; the BTH follows it.
+    /// Where the UDP header begins; the BTH follows it. RoCEv1 has none: there the BTH stands 8 bytes behind this all
+    /// the same.
     pub udp_at: u32,
     /// Where the ICRC, and with it the packet, ends: all bytes of the frame but padding.
     pub end: u32,
@@ -110,17 +111,18 @@ impl From<Reason> for NotParsed {
     }
 }
 
-const ETH_IPV4: u16 = u16::from_be(EtherType::Ipv4 as u16);
-const ETH_IPV6: u16 = u16::from_be(EtherType::Ipv6 as u16);
+pub(crate) const ETH_IPV4: u16 = u16::from_be(EtherType::Ipv4 as u16);
+pub(crate) const ETH_IPV6: u16 = u16::from_be(EtherType::Ipv6 as u16);
 const ETH_VLAN: u16 = u16::from_be(EtherType::Ieee8021q as u16);
 const ETH_QINQ: u16 = u16::from_be(EtherType::Ieee8021ad as u16);
 const ETH_QINQ_OLD: u16 = u16::from_be(EtherType::Ieee8021QinQ1 as u16);
 
-const fn is_vlan(ether_type: u16) -> bool {
+pub(crate) const fn is_vlan(ether_type: u16) -> bool {
     matches!(ether_type, ETH_VLAN | ETH_QINQ | ETH_QINQ_OLD)
 }
 
-const UDP: u8 = IpProto::Udp as u8;
+pub(crate) const UDP: u8 = IpProto::Udp as u8;
+pub(crate) const GRE: u8 = IpProto::Gre as u8;
 const HOP_BY_HOP: u8 = IpProto::HopOpt as u8;
 const ROUTING: u8 = IpProto::Ipv6Route as u8;
 const FRAGMENT: u8 = IpProto::Ipv6Frag as u8;
@@ -136,6 +138,11 @@ const fn is_extension(next: u8) -> bool {
         next,
         HOP_BY_HOP | ROUTING | DESTINATION | AUTHENTICATION | MOBILITY | HIP | SHIM6
     )
+}
+
+/// Whether what follows an IP header is looked at.
+const fn follows<const TUNNELS: bool>(protocol: u8) -> bool {
+    protocol == UDP || (TUNNELS && protocol == GRE)
 }
 
 /// Makes an all-zero GID that of an IPv4 address.
@@ -172,21 +179,35 @@ pub fn parse<B: Bytes + ?Sized>(frame: &B) -> Result<Packet, NotParsed> {
 /// IP has said that UDP follows.
 #[inline(always)]
 pub fn parse_into<B: Bytes + ?Sized>(frame: &B, p: &mut Packet) -> Result<(), NotParsed> {
-    match ethernet(frame, p)? {
-        ETH_IPV4 => ipv4(frame, p)?,
-        ETH_IPV6 => ipv6(frame, p)?,
+    match ethernet(frame, p, 0)? {
+        ETH_IPV4 => ipv4::<_, false>(frame, p)?,
+        ETH_IPV6 => ipv6::<_, false>(frame, p)?,
         _ => return Err(NotParsed::Other),
-    }
+    };
     let bth = udp(frame, p)?;
     transport(frame, &bth, p)
 }
 
-/// Returns the EtherType behind the VLAN tags.
+/// Reads an Ethernet header at `at`; returns the EtherType behind the VLAN tags.
 #[inline(always)]
-fn ethernet<B: Bytes + ?Sized>(frame: &B, p: &mut Packet) -> Result<u16, NotParsed> {
-    let header: [u8; EthHdr::LEN] = frame.load(0).ok_or(Reason::EthTruncated)?;
-    let mut ether_type = u16::from_be_bytes([header[12], header[13]]);
-    let mut at = EthHdr::LEN;
+pub(crate) fn ethernet<B: Bytes + ?Sized>(
+    frame: &B,
+    p: &mut Packet,
+    at: usize,
+) -> Result<u16, NotParsed> {
+    let header: [u8; EthHdr::LEN] = frame.load(at).ok_or(Reason::EthTruncated)?;
+    let ether_type = u16::from_be_bytes([header[12], header[13]]);
+    tags(frame, p, at + EthHdr::LEN, ether_type)
+}
+
+/// Follows VLAN tags: `ether_type` says what stands at `at`. Returns the EtherType behind them.
+#[inline(always)]
+pub(crate) fn tags<B: Bytes + ?Sized>(
+    frame: &B,
+    p: &mut Packet,
+    mut at: usize,
+    mut ether_type: u16,
+) -> Result<u16, NotParsed> {
     // One round more than tags may be, to tell too many from enough. A counted loop: the verifier follows it.
     for tags in 0..=MAX_VLAN_TAGS {
         if !is_vlan(ether_type) {
@@ -203,14 +224,18 @@ fn ethernet<B: Bytes + ?Sized>(frame: &B, p: &mut Packet) -> Result<u16, NotPars
     Err(Reason::VlanDepth.into())
 }
 
+/// Reads the IPv4 header at `ip_at`; returns the protocol behind it: UDP, with `TUNNELS` also GRE.
 #[inline(always)]
-fn ipv4<B: Bytes + ?Sized>(frame: &B, p: &mut Packet) -> Result<(), NotParsed> {
+pub(crate) fn ipv4<B: Bytes + ?Sized, const TUNNELS: bool>(
+    frame: &B,
+    p: &mut Packet,
+) -> Result<u8, NotParsed> {
     let h: [u8; Ipv4Hdr::LEN] = frame.load(p.ip_at as usize).ok_or(Reason::Ipv4Malformed)?;
     let header_len = u32::from(h[0] & 0xf) * 4;
     if h[0] >> 4 != 4 || header_len < Ipv4Hdr::LEN as u32 {
         return Err(Reason::Ipv4Malformed.into());
     }
-    if h[9] != UDP {
+    if !follows::<TUNNELS>(h[9]) {
         return Err(NotParsed::Other);
     }
     if !frame.reaches((p.ip_at + header_len) as usize) {
@@ -230,11 +255,15 @@ fn ipv4<B: Bytes + ?Sized>(frame: &B, p: &mut Packet) -> Result<(), NotParsed> {
     map_ipv4(&mut p.flow.dst, [h[16], h[17], h[18], h[19]]);
     p.udp_at = p.ip_at + header_len;
     p.end = p.ip_at + total;
-    Ok(())
+    Ok(h[9])
 }
 
+/// Reads the IPv6 header at `ip_at`; returns the protocol behind it and its extensions, as [`ipv4`] does.
 #[inline(always)]
-fn ipv6<B: Bytes + ?Sized>(frame: &B, p: &mut Packet) -> Result<(), NotParsed> {
+pub(crate) fn ipv6<B: Bytes + ?Sized, const TUNNELS: bool>(
+    frame: &B,
+    p: &mut Packet,
+) -> Result<u8, NotParsed> {
     let h: [u8; 8] = frame.load(p.ip_at as usize).ok_or(Reason::Ipv6Malformed)?;
     p.flow.src = frame
         .load(p.ip_at as usize + 8)
@@ -263,7 +292,7 @@ fn ipv6<B: Bytes + ?Sized>(frame: &B, p: &mut Packet) -> Result<(), NotParsed> {
     if next == FRAGMENT {
         // Every fragment names what it is a fragment of.
         let [inner] = frame.load_rare(at as usize).ok_or(Reason::Ipv6Extension)?;
-        return Err(if inner == UDP || is_extension(inner) {
+        return Err(if follows::<TUNNELS>(inner) || is_extension(inner) {
             Reason::Ipv6Fragment.into()
         } else {
             NotParsed::Other
@@ -272,7 +301,7 @@ fn ipv6<B: Bytes + ?Sized>(frame: &B, p: &mut Packet) -> Result<(), NotParsed> {
     if is_extension(next) {
         return Err(Reason::Ipv6Extension.into());
     }
-    if next != UDP {
+    if !follows::<TUNNELS>(next) {
         return Err(NotParsed::Other);
     }
     let end = p.ip_at + Ipv6Hdr::LEN as u32 + u32::from(u16::from_be_bytes([h[4], h[5]]));
@@ -290,12 +319,12 @@ fn ipv6<B: Bytes + ?Sized>(frame: &B, p: &mut Packet) -> Result<(), NotParsed> {
     p.ecn = (h[1] >> 4) & 3;
     p.udp_at = at;
     p.end = end;
-    Ok(())
+    Ok(next)
 }
 
 /// Checks the UDP header, and reads the BTH with it.
 #[inline(always)]
-fn udp<B: Bytes + ?Sized>(frame: &B, p: &Packet) -> Result<[u8; Bth::LEN], NotParsed> {
+pub(crate) fn udp<B: Bytes + ?Sized>(frame: &B, p: &Packet) -> Result<[u8; Bth::LEN], NotParsed> {
     // Behind the IP packet stands padding, which is no header.
     if p.udp_len() < UdpHdr::LEN as u32 {
         return Err(Reason::UdpTruncated.into());
@@ -359,7 +388,7 @@ static OPCODES: [OpcodeInfo; 256] = {
 };
 
 #[inline(always)]
-fn transport<B: Bytes + ?Sized>(
+pub(crate) fn transport<B: Bytes + ?Sized>(
     frame: &B,
     bth: &[u8; Bth::LEN],
     p: &mut Packet,

@@ -1,7 +1,8 @@
 //! Why XDP did not take a packet as RoCEv2 for a QP: one reason is one counter.
 //!
 //! Their order is that of [`crate::maps::QueueCounters::reasons`]; those from [`Reason::UdpLength`] on are met when the
-//! packet is known to be RoCEv2.
+//! packet is known to be RoCEv2. Those from [`Reason::TunnelMalformed`] on are met by [`crate::dissect`] only, not by
+//! the XDP program of an endpoint.
 
 macro_rules! reasons {
     ($($(#[doc = $doc:literal])* $name:ident => $text:literal,)*) => {
@@ -63,11 +64,38 @@ reasons! {
     NoSocket => "no_socket",
     /// A map entry could not be had (full, or a queue index outside the maps).
     MapFull => "map_full",
+    /// A VXLAN, GENEVE, GRE or ERSPAN header is cut short, or its lengths disagree with the packet around it.
+    TunnelMalformed => "tunnel_malformed",
+    /// A tunnel of a kind that is not followed: another version, source routing, no VNI, a payload that is no frame.
+    TunnelUnfollowed => "tunnel_unfollowed",
+    /// A tunnel inside a tunnel.
+    TunnelDepth => "tunnel_depth",
+    /// RoCEv1: the global route header is cut short, has another version or another next header than a BTH.
+    GrhMalformed => "grh_malformed",
+    /// RoCEv1: the payload length disagrees with the frame.
+    GrhLength => "grh_length",
+    /// A pause frame that ends before its quanta.
+    PauseMalformed => "pause_malformed",
+    /// The frame is longer than what was captured of it, and what would tell is behind the cut.
+    NotCaptured => "not_captured",
 }
 
 impl Reason {
     /// Whether the packet was known to be RoCEv2 (UDP port 4791) when this was found.
     pub const fn is_rocev2(self) -> bool {
-        self as u8 >= Self::UdpLength as u8
+        self as u8 >= Self::UdpLength as u8 && (self as u8) < Self::TunnelMalformed as u8
+    }
+
+    /// Whether the packet may be all right, and only more than is followed, or was captured.
+    pub const fn is_unfollowed(self) -> bool {
+        matches!(
+            self,
+            Self::VlanDepth
+                | Self::Ipv4Fragment
+                | Self::Ipv6Fragment
+                | Self::TunnelUnfollowed
+                | Self::TunnelDepth
+                | Self::NotCaptured
+        )
     }
 }
