@@ -10,6 +10,7 @@ pub mod control;
 pub mod demo;
 pub mod engine;
 pub mod lab;
+pub mod live;
 pub mod loader;
 pub mod maps;
 pub mod mem;

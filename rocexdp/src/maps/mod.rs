@@ -3,6 +3,7 @@
 //! What the maps hold, and who writes which, stands in `rocexdp_common::maps`. Counters are read
 //! from memory with no system call ([`SharedArray`]).
 
+mod flows;
 mod mmap;
 mod view;
 
@@ -17,6 +18,7 @@ use rocexdp_common::{
 };
 use std::os::fd::{AsFd as _, AsRawFd};
 
+pub use flows::FlowReader;
 pub use mmap::SharedArray;
 pub use view::{MapsView, QpView};
 

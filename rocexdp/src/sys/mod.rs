@@ -2,5 +2,6 @@
 //! `unsafe` is allowed. No policy here.
 
 pub mod bpf;
+pub mod bpf_batch;
 pub mod ethtool;
 pub mod netns;

@@ -95,7 +95,12 @@ pub const CRATES: &[Crate] = &[
     Crate {
         name: "rocexdp",
         dir: "rocexdp",
-        uses: &["rocexdp-common", "rocexdp-observe", "rocexdp-proto", "rocexdp-sim"],
+        uses: &[
+            "rocexdp-common",
+            "rocexdp-observe",
+            "rocexdp-proto",
+            "rocexdp-sim",
+        ],
         external: None,
         modules: Some(&[
             ("out", &[]),
@@ -106,6 +111,7 @@ pub const CRATES: &[Crate] = &[
             ("net", &["sys"]),
             ("maps", &["net"]),
             ("loader", &["maps", "net", "sys"]),
+            ("live", &["maps", "net", "out"]),
             ("engine", &["xsk", "maps", "mem"]),
             ("node", &["engine", "loader", "net"]),
             ("control", &["node", "out", "process"]),

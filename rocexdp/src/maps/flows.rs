@@ -1,0 +1,127 @@
+//! Reading all flows of a program, often: by batches, into buffers that stay. And the pause frames beside them.
+
+use std::os::fd::AsFd as _;
+
+use anyhow::{Context as _, Result, anyhow, bail};
+use aya::{
+    maps::{MapFd, MapInfo},
+    programs::loaded_programs,
+};
+use rocexdp_common::maps::{self, FlowKey, FlowState, LinkControl};
+
+use super::{SharedArray, check_layout};
+use crate::sys::bpf_batch::Walk;
+
+/// Entries of one batch: bounds the buffers, and is far above what a bucket of a hash map holds.
+const BATCH: usize = 1024;
+/// Batches until the walk is given up: more entries than a table can have.
+const MOST_BATCHES: usize = 1 << 14;
+
+/// Reads a program's `FLOWS`, and `LINK_CONTROL` where it has one.
+#[derive(Debug)]
+pub struct FlowReader {
+    flows: MapFd,
+    capacity: u32,
+    link_control: Option<SharedArray<LinkControl>>,
+    keys: Vec<FlowKey>,
+    values: Vec<FlowState>,
+}
+
+impl FlowReader {
+    /// Of the loaded program `id`.
+    ///
+    /// # Errors
+    /// The program is gone or not of this version; CAP_BPF or CAP_SYS_ADMIN is missing.
+    pub fn of_program(id: u32) -> Result<Self> {
+        let program = loaded_programs()
+            .find_map(|p| match p {
+                Ok(p) if p.id() == id => Some(Ok(p)),
+                Ok(_) => None,
+                Err(e) => Some(Err(e)),
+            })
+            .ok_or_else(|| anyhow!("the program with id {id} has gone"))?
+            .context("listing BPF programs (needs root, or CAP_BPF and CAP_SYS_ADMIN)")?;
+        let (mut flows, mut link_control) = (None, None);
+        for map_id in program.map_ids()?.unwrap_or_default() {
+            let info = MapInfo::from_id(map_id)?;
+            match info.name_as_str() {
+                Some(maps::FLOWS) => flows = Some(info),
+                Some(maps::LINK_CONTROL) => link_control = Some(info),
+                _ => {}
+            }
+        }
+        let flows = flows.ok_or_else(|| {
+            anyhow!(
+                "the program has no map {}: it is of another version of rocexdp",
+                maps::FLOWS
+            )
+        })?;
+        check_layout::<FlowState>(maps::FLOWS, flows.value_size(), flows.max_entries(), 1)?;
+        if flows.key_size() as usize != size_of::<FlowKey>() {
+            bail!(
+                "map {} has keys of another size: program and tool are of different versions",
+                maps::FLOWS
+            );
+        }
+        let link_control = match link_control {
+            Some(info) => Some(share(&info)?),
+            None => None,
+        };
+        Ok(Self {
+            capacity: flows.max_entries(),
+            flows: flows.fd().context("opening map FLOWS")?,
+            link_control,
+            keys: vec![FlowKey::default(); BATCH],
+            values: vec![FlowState::default(); BATCH],
+        })
+    }
+
+    /// Most flows at a time.
+    #[must_use]
+    pub fn capacity(&self) -> u32 {
+        self.capacity
+    }
+
+    /// All flows that the map holds now, in no order.
+    ///
+    /// # Errors
+    /// The map can't be read.
+    pub fn flows(&mut self) -> Result<Vec<(FlowKey, FlowState)>> {
+        let mut all = Vec::new();
+        let mut walk = Walk::default();
+        for _ in 0..MOST_BATCHES {
+            let read = walk
+                .read(
+                    self.flows.as_fd(),
+                    bytemuck::cast_slice_mut(&mut self.keys),
+                    size_of::<FlowKey>(),
+                    bytemuck::cast_slice_mut(&mut self.values),
+                    size_of::<FlowState>(),
+                )
+                .context("reading map FLOWS")?;
+            let entries = self.keys.iter().copied().zip(self.values.iter().copied());
+            all.extend(entries.take(read));
+            if walk.done {
+                break;
+            }
+        }
+        Ok(all)
+    }
+
+    /// Pause frames and the like, per receive queue; empty where the program has no such map.
+    #[must_use]
+    pub fn link_control(&self) -> Vec<LinkControl> {
+        let Some(array) = &self.link_control else {
+            return Vec::new();
+        };
+        (0..array.entries()).filter_map(|i| array.load(i)).collect()
+    }
+}
+
+fn share(info: &MapInfo) -> Result<SharedArray<LinkControl>> {
+    let name = maps::LINK_CONTROL;
+    check_layout::<LinkControl>(name, info.value_size(), info.max_entries(), 1)?;
+    let fd = info.fd().with_context(|| format!("opening map {name}"))?;
+    SharedArray::map(fd.as_fd(), info.max_entries(), false)
+        .with_context(|| format!("mapping map {name}"))
+}
