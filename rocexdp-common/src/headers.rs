@@ -9,6 +9,7 @@ mod extended;
 pub use extended::{
     AtomicAckEth, AtomicEth, Deth, Feth, FlushRange, Grh, Ieth, ImmDt, Rdeth, Xrceth,
 };
+pub(crate) use extended::{low24, part};
 
 use crate::{
     ids::{Psn, Qpn},

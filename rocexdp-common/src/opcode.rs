@@ -3,6 +3,10 @@
 //! The same table as the kernel's (drivers/infiniband/sw/rxe/rxe_opcode.c; values in
 //! include/rdma/ib_pack.h). Pure; used by the XDP program and by userspace.
 
+mod names;
+
+pub use names::{UNKNOWN, name};
+
 /// Transport service, the top three bits of the opcode.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]

@@ -8,7 +8,7 @@ use crate::ids::{Gid, Qpn};
 
 /// The bytes from `at` on; `N` must reach no further than `M`, which is checked when it is compiled.
 #[inline(always)]
-const fn part<const AT: usize, const N: usize, const M: usize>(b: &[u8; M]) -> [u8; N] {
+pub(crate) const fn part<const AT: usize, const N: usize, const M: usize>(b: &[u8; M]) -> [u8; N] {
     const { assert!(AT + N <= M) };
     let mut out = [0; N];
     let mut i = 0;
@@ -32,7 +32,7 @@ const fn put<const AT: usize, const N: usize, const M: usize>(b: &mut [u8; M], b
 
 /// The low 24 bits of a big-endian word.
 #[inline(always)]
-const fn low24([_, a, b, c]: [u8; 4]) -> u32 {
+pub(crate) const fn low24([_, a, b, c]: [u8; 4]) -> u32 {
     u32::from_be_bytes([0, a, b, c])
 }
 
