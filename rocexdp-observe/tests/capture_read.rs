@@ -2,7 +2,8 @@
 
 use std::io::{Cursor, Read, Write};
 
-use rocexdp_observe::capture::{CaptureError, LinkType, PcapngWriter, Reader, Start};
+use rocexdp_common::{dissect::Kind, reason::Reason};
+use rocexdp_observe::capture::{CaptureError, LinkType, PcapngWriter, Reader};
 
 /// What is compared: number, time, interface, length on the wire, bytes.
 type Row = (u64, i64, u32, u32, Vec<u8>);
@@ -340,7 +341,7 @@ fn packets_of_other_links_are_passed_over_or_the_capture_is_refused() {
             false,
             1,
             1,
-            17,
+            99,
             &[[0; 14].as_slice(), &[8, 0, 0x45]].concat(),
             &[],
         ),
@@ -350,9 +351,7 @@ fn packets_of_other_links_are_passed_over_or_the_capture_is_refused() {
     let p = reader.next().unwrap().unwrap();
     // Numbered as Wireshark does, the packet passed over included.
     assert_eq!((p.number, p.interface), (2, 1));
-    let frame = p.frame();
-    assert_eq!((frame.start, frame.at, frame.wire_len), (Start::Ip, 16, 1));
-    assert_eq!(frame.data, [0x45]);
+    assert_eq!(p.dissect().kind, Kind::Unfollowed(Reason::NotCaptured));
     assert!(reader.next().unwrap().is_none());
     assert!(reader.warnings()[0].contains("interface 0 (wlan0)"));
 
@@ -527,7 +526,7 @@ fn any_bytes_end_in_a_result() {
     }
     for seed in [pcap(true, 0xa1b2_c3d4, 1, false), blocks] {
         let mut ended_well = 0;
-        for _ in 0..20_000 {
+        for _ in 0..5_000 {
             let mut bytes = seed.clone();
             for _ in 0..random() % 4 {
                 let at = random() as usize % bytes.len();

@@ -30,9 +30,6 @@ const SLL2: u16 = 276;
 
 const SLL_LEN: usize = 16;
 const SLL2_LEN: usize = 20;
-const VLAN_LEN: usize = 4;
-/// VLAN tags followed behind a cooked header.
-const MAX_VLAN_TAGS: usize = 2;
 
 impl LinkType {
     /// The type of a LINKTYPE_ number.
@@ -99,45 +96,32 @@ impl fmt::Display for LinkType {
     }
 }
 
-/// What the bytes of a packet start with, once a cooked header is off.
+/// What a packet starts with, once a cooked header is off.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Start {
+pub(super) enum Start {
     /// An Ethernet header.
     Ethernet,
     /// An IPv4 or IPv6 header.
     Ip,
-    /// Something else that a cooked header announced by this EtherType (0x8915 is RoCEv1).
-    EtherType(u16),
-    /// Cut within the cooked header.
-    Cut,
+    /// At this offset, what this EtherType says.
+    EtherType(u32, u16),
+    /// Not told: cut within the cooked header.
+    Unknown,
 }
 
-/// Where reading starts in a packet of this link type: what stands there, and at which offset.
-pub(super) fn start(link: LinkType, data: &[u8]) -> (Start, usize) {
-    let (protocol_at, mut at) = match link {
-        LinkType::Ethernet => return (Start::Ethernet, 0),
-        LinkType::Ip => return (Start::Ip, 0),
+/// Where reading starts in a packet of this link type. VLAN tags that libpcap put back behind a cooked header
+/// (`pcap-linux.c`) are left to the parser.
+pub(super) fn start(link: LinkType, data: &[u8]) -> Start {
+    let (protocol_at, at) = match link {
+        LinkType::Ethernet => return Start::Ethernet,
+        LinkType::Ip => return Start::Ip,
         LinkType::Sll => (SLL_LEN - 2, SLL_LEN),
         LinkType::Sll2 => (0, SLL2_LEN),
-        LinkType::Other(_) => return (Start::EtherType(0), 0),
+        LinkType::Other(_) => return Start::Unknown,
     };
-    let Some(mut protocol) = u16_at(data, protocol_at).filter(|_| data.len() >= at) else {
-        return (Start::Cut, data.len());
-    };
-    // libpcap puts a stripped VLAN tag back behind the cooked header (`pcap-linux.c`).
-    for _ in 0..MAX_VLAN_TAGS {
-        if !matches!(protocol, 0x8100 | 0x88a8 | 0x9100) {
-            break;
-        }
-        let Some(inner) = u16_at(data, at + 2) else {
-            return (Start::Cut, data.len());
-        };
-        protocol = inner;
-        at += VLAN_LEN;
-    }
-    match protocol {
-        0x0800 | 0x86dd => (Start::Ip, at),
-        other => (Start::EtherType(other), at),
+    match u16_at(data, protocol_at) {
+        Some(protocol) if data.len() >= at => Start::EtherType(at as u32, protocol),
+        _ => Start::Unknown,
     }
 }
 
@@ -150,20 +134,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cooked_headers_come_off_with_their_vlan_tags() {
+    fn cooked_headers_tell_where_the_packet_starts() {
         let mut sll = [0u8; 24];
-        sll[14] = 0x08;
-        assert_eq!(start(LinkType::Sll, &sll), (Start::Ip, 16));
-        assert_eq!(start(LinkType::Sll, &sll[..15]), (Start::Cut, 15));
         [sll[14], sll[15]] = [0x81, 0x00];
-        [sll[18], sll[19]] = [0x86, 0xdd];
-        assert_eq!(start(LinkType::Sll, &sll), (Start::Ip, 20));
-        assert_eq!(start(LinkType::Sll, &sll[..18]), (Start::Cut, 18));
-
+        assert_eq!(start(LinkType::Sll, &sll), Start::EtherType(16, 0x8100));
+        assert_eq!(start(LinkType::Sll, &sll[..15]), Start::Unknown);
         let mut sll2 = [0u8; 24];
         [sll2[0], sll2[1]] = [0x89, 0x15];
-        assert_eq!(start(LinkType::Sll2, &sll2), (Start::EtherType(0x8915), 20));
-        assert_eq!(start(LinkType::Sll2, &sll2[..19]), (Start::Cut, 19));
+        assert_eq!(start(LinkType::Sll2, &sll2), Start::EtherType(20, 0x8915));
+        assert_eq!(start(LinkType::Sll2, &sll2[..19]), Start::Unknown);
     }
 
     #[test]

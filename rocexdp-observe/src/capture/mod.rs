@@ -22,10 +22,13 @@ use std::{
     path::Path,
 };
 
+use rocexdp_common::dissect::{Captured, Dissected, dissect, dissect_at, dissect_ip};
+
 pub use error::CaptureError;
-pub use link::{LinkType, Start};
+pub use link::LinkType;
 pub use write::PcapngWriter;
 
+use link::Start;
 use pcap::Pcap;
 use pcapng::Pcapng;
 use source::Progress;
@@ -53,28 +56,19 @@ pub struct PacketRef<'a> {
     pub data: &'a [u8],
 }
 
-/// A packet without its cooked header.
-#[derive(Clone, Copy, Debug)]
-pub struct Frame<'a> {
-    /// What `data` starts with.
-    pub start: Start,
-    /// Where `data` starts in the packet as captured.
-    pub at: usize,
-    /// Bytes captured.
-    pub data: &'a [u8],
-    /// Bytes on the wire.
-    pub wire_len: u32,
-}
-
-impl<'a> PacketRef<'a> {
-    /// The packet from its Ethernet or IP header on.
-    pub fn frame(&self) -> Frame<'a> {
-        let (start, at) = link::start(self.link, self.data);
-        Frame {
-            start,
-            at,
-            data: self.data.get(at..).unwrap_or_default(),
-            wire_len: self.wire_len.saturating_sub(at as u32),
+impl PacketRef<'_> {
+    /// Takes the packet apart; offsets are into `data`.
+    pub fn dissect(&self) -> Dissected {
+        let frame = Captured {
+            data: self.data,
+            wire_len: self.wire_len,
+        };
+        match link::start(self.link, self.data) {
+            Start::Ethernet => dissect(&frame),
+            Start::Ip => dissect_ip(&frame),
+            Start::EtherType(at, ether_type) => dissect_at(&frame, at, ether_type),
+            // Nothing to start from: told as a frame of which nothing was captured.
+            Start::Unknown => dissect(&Captured { data: &[], ..frame }),
         }
     }
 
