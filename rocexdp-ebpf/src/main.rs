@@ -7,18 +7,13 @@
 #![no_main]
 #![feature(asm_experimental_arch)]
 
+mod endpoint;
 mod frame;
 mod maps;
 
-use aya_ebpf::{
-    bindings::{xdp_action, xdp_md},
-    macros::xdp,
-    programs::XdpContext,
-};
-use aya_log_ebpf::info;
-use rocexdp_common::verdict::{self, Action};
+use aya_ebpf::{macros::xdp, programs::XdpContext};
 
-use crate::{frame::Frame, maps::Maps};
+use crate::endpoint::program;
 
 /// For devices that can hand over a frame in several buffers.
 #[xdp(frags)]
@@ -30,29 +25,6 @@ pub fn rocexdp_frags(ctx: XdpContext) -> u32 {
 #[xdp]
 pub fn rocexdp(ctx: XdpContext) -> u32 {
     program(&ctx)
-}
-
-#[inline(always)]
-fn program(ctx: &XdpContext) -> u32 {
-    let md: *mut xdp_md = ctx.ctx;
-    // SAFETY: the kernel gave us the context.
-    let queue = unsafe { (*md).rx_queue_index };
-    let Some(mut maps) = Maps::of_queue(queue) else {
-        return xdp_action::XDP_PASS;
-    };
-    let outcome = verdict::run(&Frame::new(md), &mut maps);
-    maps.book(outcome);
-    if maps::log_refusals()
-        && let Some(reason) = outcome.reason()
-    {
-        // The reason's number: names would need a string for each here. Userspace has them.
-        info!(ctx, "refused: reason {}, queue {}", reason as u8, queue);
-    }
-    match outcome.action() {
-        Action::Pass => xdp_action::XDP_PASS,
-        Action::Drop => xdp_action::XDP_DROP,
-        Action::Redirect => xdp_action::XDP_REDIRECT,
-    }
 }
 
 /// The licence the kernel checks before it allows GPL-only helpers.

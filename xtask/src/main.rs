@@ -3,6 +3,7 @@
 //! It builds with the stable compiler alone, before anything else is there, and must therefore depend on no other crate of the
 //! workspace. What it does on the user's machine it says first: a command it runs is printed, and so is why a package is installed.
 
+mod bench;
 mod bpf;
 mod ci;
 mod layers;
@@ -58,9 +59,9 @@ enum Task {
         /// Only tests whose name contains this
         name: Option<String>,
     },
-    /// Build, then `rocexdp bench ARGS` as root
+    /// Build, then measure as root: `xdp` the XDP program; otherwise `rocexdp bench ARGS`, RDMA against plain AF_XDP
     Bench {
-        /// Arguments for `rocexdp bench`
+        /// What to measure, or arguments for `rocexdp bench`
         #[arg(
             trailing_var_arg = true,
             allow_hyphen_values = true,
@@ -95,7 +96,7 @@ fn dispatch(task: Task) -> Result<ExitCode> {
         Task::Build { release } => product::build(release).map(drop)?,
         Task::Run { args } => product::run(args)?,
         Task::Test { name } => return test::run(name.as_deref()),
-        Task::Bench { args } => product::bench(args)?,
+        Task::Bench { args } => bench::run(args)?,
         Task::Layers => layers::run()?,
         Task::Ci { skip_test } => return ci::run(skip_test),
     }

@@ -66,6 +66,29 @@ pub fn as_root(program: impl AsRef<OsStr>, why: &str) -> Result<Command> {
     Ok(command)
 }
 
+/// Makes `cargo test` or `cargo bench` run the programs it builds, but not the compiler, as root.
+///
+/// # Errors
+/// We are not root and can't become it.
+pub fn programs_as_root(cargo: &mut Command, why: &str) -> Result<()> {
+    if is_root() {
+        return Ok(());
+    }
+    // Asked here, where the prompt is not lost among the programs' output.
+    run(as_root("true", why)?.stdin(Stdio::inherit()))?;
+    let host = output(Command::new("rustc").arg("-vV"))?;
+    let host = host
+        .lines()
+        .find_map(|line| line.strip_prefix("host: "))
+        .context("`rustc -vV` names no host")?;
+    let variable = format!(
+        "CARGO_TARGET_{}_RUNNER",
+        host.to_uppercase().replace('-', "_")
+    );
+    cargo.env(variable, "sudo -E");
+    Ok(())
+}
+
 /// Replaces this process by `command`, so that signals (Ctrl-C) reach it and its exit code is ours.
 ///
 /// # Errors

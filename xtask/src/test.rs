@@ -7,7 +7,6 @@
 
 use std::{
     io::{self, BufRead, BufReader, IsTerminal as _, Read, Write},
-    path::Path,
     process::{Command, ExitCode, Stdio},
     thread,
 };
@@ -34,7 +33,10 @@ pub fn run(name: Option<&str>) -> Result<ExitCode> {
     let unprivileged = stage(&mut counts, tests(name, &[]).args(["--show-output"]))?;
     let privileged = {
         let mut cargo = tests(name, &["--lib", "--bins", "--tests"]);
-        as_root(&mut cargo, &binary)?;
+        sh::programs_as_root(
+            cargo.env("ROCEXDP_BIN", &binary),
+            "testing XDP and network namespaces",
+        )?;
         stage(
             &mut counts,
             cargo.args(["--ignored", "--test-threads=1", "--nocapture"]),
@@ -67,27 +69,6 @@ fn tests(name: Option<&str>, kinds: &[&str]) -> Command {
         .args(name)
         .arg("--");
     cargo
-}
-
-/// Makes `cargo test` run the test programs, but not the compiler, as root.
-fn as_root(cargo: &mut Command, binary: &Path) -> Result<()> {
-    cargo.env("ROCEXDP_BIN", binary);
-    if sh::is_root() {
-        return Ok(());
-    }
-    // Asked here, where the prompt is not lost among the tests' output.
-    sh::run(sh::as_root("true", "testing XDP and network namespaces")?.stdin(Stdio::inherit()))?;
-    let host = sh::output(Command::new("rustc").arg("-vV"))?;
-    let host = host
-        .lines()
-        .find_map(|line| line.strip_prefix("host: "))
-        .context("`rustc -vV` names no host")?;
-    let variable = format!(
-        "CARGO_TARGET_{}_RUNNER",
-        host.to_uppercase().replace('-', "_")
-    );
-    cargo.env(variable, "sudo -E");
-    Ok(())
 }
 
 /// Runs one `cargo test`, passing its output on and adding up its results.
