@@ -1,5 +1,5 @@
-//! Finds the eBPF objects that the binary embeds, and names them to `include_bytes_aligned!` as `ROCEXDP_BPF_ROCEXDP` and
-//! `ROCEXDP_BPF_WIRE` (absolute paths). It builds none: they need another compiler, which `cargo xtask build` sees to.
+//! Finds the eBPF objects that the binary embeds, and names them to `include_bytes_aligned!` as `ROCEXDP_BPF_ROCEXDP`,
+//! `ROCEXDP_BPF_MONITOR` and `ROCEXDP_BPF_WIRE` (absolute paths). It builds none: they need another compiler, which `cargo xtask build` sees to.
 
 use std::{env, error::Error, path::PathBuf, process::ExitCode};
 
@@ -24,7 +24,7 @@ fn find() -> Result<(), Box<dyn Error>> {
         )
         .join("../target/bpf"),
     };
-    for name in ["rocexdp", "wire"] {
+    for name in ["rocexdp", "monitor", "wire"] {
         println!("cargo::rerun-if-changed={}", dir.join(name).display());
         let Ok(object) = dir.join(name).canonicalize() else {
             return Err("eBPF objects not built: run `cargo xtask build`".into());

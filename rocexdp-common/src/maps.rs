@@ -36,7 +36,7 @@ use crate::ids::Gid;
 
 pub use count::{Count, KIND_NAMES, KINDS, Kind, QpCounters, Tracker};
 pub use engine::QpEngine;
-pub use flow::{FlowKey, FlowState};
+pub use flow::{FlowKey, FlowState, Stray};
 pub use observe::{
     EGRESS, EVENT_NAMES, EVENT_WINDOW_NS, EVENTS_PER_WINDOW, Event, EventBook, EventKind,
     LinkControl, PausePriority, Pending, PendingKey, RTT_BUCKETS, Rtt,

@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result};
 use crate::{paths, setup, sh, toolchain};
 
 /// The objects that the product embeds: binaries of the eBPF crate.
-const OBJECTS: [&str; 2] = ["rocexdp", "wire"];
+const OBJECTS: [&str; 3] = ["rocexdp", "monitor", "wire"];
 /// The object that only `bench xdp` loads.
 const BENCH: &str = "bench";
 

@@ -37,8 +37,23 @@ pub struct FlowState {
     pub reserved: [u32; 2],
     /// Round trips that ended with this flow's answers: from a request of the opposite flow, as it passed, to its answer.
     pub rtt: Rtt,
-    /// Reserved, 0.
-    pub reserved_end: [u64; 4],
+    /// What keeps the trackers on their streams: of the requests, of the READ responses. Used by the monitor.
+    pub stray: [Stray; 2],
+}
+
+/// Where a stream may really be, when its packets do not fit its tracker; see `crate::watch::stray`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "user", derive(bytemuck::Pod, bytemuck::Zeroable))]
+pub struct Stray {
+    /// PSN behind the last packet that did not fit.
+    pub next_psn: u32,
+    /// Such packets in order with one another; 0: the last packet did fit.
+    pub run: u32,
+    /// PSN expected before the last jump.
+    pub before_psn: u32,
+    /// 1 while that jump may have been wrong.
+    pub jumped: u32,
 }
 
 impl FlowState {
@@ -49,6 +64,11 @@ impl FlowState {
         sender_qpn: 0,
         reserved: [0; 2],
         rtt: Rtt::ZERO,
-        reserved_end: [0; 4],
+        stray: [Stray {
+            next_psn: 0,
+            run: 0,
+            before_psn: 0,
+            jumped: 0,
+        }; 2],
     };
 }
