@@ -1,8 +1,14 @@
 //! Watching interfaces while they work: the maps copied at an interval ([`Sampler`], [`Snapshot`]), and what changed between
-//! two copies. Reads maps only: attaches nothing, prints nothing.
+//! two copies ([`rates()`]), in words ([`news`]). Reads maps only: attaches nothing, prints nothing.
 
 mod model;
+pub mod news;
+mod rates;
 mod sampler;
 
 pub use model::{FlowTable, IfaceSnapshot, Role, Snapshot, Source};
+pub use rates::{
+    Direction, End, IfaceRates, NO_ROUND_TRIP, PauseRate, Reason, Row, RowKey, RttSummary,
+    RttValue, Value, gained, rates, sum,
+};
 pub use sampler::Sampler;

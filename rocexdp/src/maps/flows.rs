@@ -3,14 +3,11 @@
 use std::os::fd::AsFd as _;
 
 use anyhow::{Context as _, Result, anyhow, bail};
-use aya::{
-    maps::{MapFd, MapInfo},
-    programs::loaded_programs,
-};
+use aya::{maps::MapInfo, programs::loaded_programs};
 use rocexdp_common::maps::{self, FlowKey, FlowState, LinkControl};
 
 use super::{SharedArray, check_layout};
-use crate::sys::bpf_batch::Walk;
+use crate::sys::bpf_batch::{Table, Walk};
 
 /// Entries of one batch: bounds the buffers, and is far above what a bucket of a hash map holds.
 const BATCH: usize = 1024;
@@ -20,8 +17,7 @@ const MOST_BATCHES: usize = 1 << 14;
 /// Reads a program's `FLOWS`, and `LINK_CONTROL` where it has one.
 #[derive(Debug)]
 pub struct FlowReader {
-    flows: MapFd,
-    capacity: u32,
+    flows: Table,
     link_control: Option<SharedArray<LinkControl>>,
     keys: Vec<FlowKey>,
     values: Vec<FlowState>,
@@ -68,8 +64,7 @@ impl FlowReader {
             None => None,
         };
         Ok(Self {
-            capacity: flows.max_entries(),
-            flows: flows.fd().context("opening map FLOWS")?,
+            flows: Table::open(&flows).context("opening map FLOWS")?,
             link_control,
             keys: vec![FlowKey::default(); BATCH],
             values: vec![FlowState::default(); BATCH],
@@ -79,7 +74,7 @@ impl FlowReader {
     /// Most flows at a time.
     #[must_use]
     pub fn capacity(&self) -> u32 {
-        self.capacity
+        self.flows.capacity
     }
 
     /// All flows that the map holds now, in no order.
@@ -92,16 +87,14 @@ impl FlowReader {
         for _ in 0..MOST_BATCHES {
             let read = walk
                 .read(
-                    self.flows.as_fd(),
+                    &self.flows,
                     bytemuck::cast_slice_mut(&mut self.keys),
-                    size_of::<FlowKey>(),
                     bytemuck::cast_slice_mut(&mut self.values),
-                    size_of::<FlowState>(),
                 )
                 .context("reading map FLOWS")?;
             let entries = self.keys.iter().copied().zip(self.values.iter().copied());
             all.extend(entries.take(read));
-            if walk.done {
+            if walk.done() {
                 break;
             }
         }

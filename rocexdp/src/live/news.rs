@@ -1,0 +1,638 @@
+//! What an operator wants to be told when it begins and when it ends: congestion, loss, refusals, pauses, evictions, an interface
+//! that is gone. One line each, in words; a state that lasts is not told again unless it gets much worse.
+//!
+//! Taken from differences of counters, so a line says what happened within an interval, not at which packet.
+
+use std::collections::{HashMap, HashSet};
+
+use rocexdp_common::maps::REASON_NAMES;
+
+use super::rates::{Direction, End, IfaceRates, PauseRate, Row, RowKey, Value};
+
+/// Lines of one interval; more are counted in a last one.
+const MOST_LINES: usize = 20;
+/// States kept: above this none is begun, so that a flood of flows can't take memory.
+const MOST_STATES: usize = 16_384;
+/// Quiet intervals until a state counts as ended.
+const QUIET: u32 = 3;
+/// A share of CE marks below this alone is no congestion worth a line.
+const CE_SHARE: f64 = 0.001;
+/// A share of an interval paused that is worth a line.
+const PAUSED_SHARE: f64 = 0.01;
+/// `QpEngine::state` of a QP in error.
+const QP_ERR: u32 = 6;
+/// How many times worse a state must get to be told again.
+const WORSE: f64 = 4.0;
+
+/// How much a line matters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Level {
+    /// Something is over, or is only worth knowing.
+    Info,
+    /// Performance suffers.
+    Warning,
+    /// Work fails, or can't be seen any more.
+    Error,
+}
+
+/// One line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct News {
+    /// How much it matters.
+    pub level: Level,
+    /// What it is about: `congestion`, `loss`, `resent`, `nak`, `rnr`, `qp_error`, `pause`, `refused`, `evictions`,
+    /// `events_lost`, `interface`.
+    pub kind: &'static str,
+    /// The interface.
+    pub iface: String,
+    /// In words.
+    pub text: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum About {
+    Row(RowKey, &'static str),
+    Iface(String, &'static str, u32),
+}
+
+#[derive(Clone, Copy, Debug)]
+struct State {
+    /// The worst that was told.
+    told: f64,
+    quiet: u32,
+}
+
+/// Remembers what was told.
+#[derive(Debug, Default)]
+pub struct Newsroom {
+    states: HashMap<About, State>,
+}
+
+/// One observation of an interval.
+struct Seen {
+    about: About,
+    /// 0: nothing.
+    size: f64,
+    level: Level,
+    kind: &'static str,
+    begun: String,
+    ended: String,
+}
+
+impl Newsroom {
+    /// What is new in an interval. The most serious first.
+    pub fn take(&mut self, interval: &[IfaceRates]) -> Vec<News> {
+        let mut news = Vec::new();
+        for iface in interval {
+            let name = iface.iface.to_string();
+            self.interface(iface, &name, &mut news);
+            // No interval, no news: the counters began anew, or the interface is gone.
+            if iface.seconds <= 0.0 {
+                continue;
+            }
+            let mut seen = Vec::new();
+            for pause in &iface.pauses {
+                seen.push(paused(pause, &name));
+            }
+            seen.extend(totals(iface, &name));
+            let held: HashSet<RowKey> = self.rows_of(iface).cloned().collect();
+            for row in &iface.rows {
+                if eventful(row) || held.contains(&row.key) {
+                    row_news(row, iface.seconds, &mut seen);
+                }
+            }
+            for seen in seen {
+                self.judge(seen, &name, &mut news);
+            }
+            self.forget_gone(iface);
+        }
+        news.sort_by_key(|n| std::cmp::Reverse(n.level));
+        if news.len() > MOST_LINES {
+            let more = news.len() - MOST_LINES;
+            news.truncate(MOST_LINES);
+            news.push(News {
+                level: Level::Info,
+                kind: "more",
+                iface: String::new(),
+                text: format!("{more} more changes in this interval are not listed"),
+            });
+        }
+        news
+    }
+
+    fn interface(&mut self, iface: &IfaceRates, name: &str, news: &mut Vec<News>) {
+        let about = About::Iface(name.to_owned(), "interface", 0);
+        let told = self.states.contains_key(&about);
+        let mut say = |level, text| {
+            news.push(News {
+                level,
+                kind: "interface",
+                iface: name.to_owned(),
+                text,
+            });
+        };
+        match (&iface.error, told) {
+            (Some(error), false) => {
+                say(Level::Error, format!("{name}: {error}"));
+                self.begin(about, 1.0);
+            }
+            (None, true) => {
+                say(Level::Info, format!("{name}: can be read again"));
+                self.states.remove(&about);
+            }
+            _ => {}
+        }
+    }
+
+    fn begin(&mut self, about: About, told: f64) {
+        self.states.insert(about, State { told, quiet: 0 });
+    }
+
+    fn judge(&mut self, seen: Seen, iface: &str, news: &mut Vec<News>) {
+        let (level, text) = match self.states.get_mut(&seen.about) {
+            None if seen.size <= 0.0 => return,
+            None => {
+                if self.states.len() >= MOST_STATES {
+                    return;
+                }
+                self.begin(seen.about, seen.size);
+                (seen.level, seen.begun)
+            }
+            Some(state) if seen.size > 0.0 => {
+                state.quiet = 0;
+                if seen.size < state.told * WORSE {
+                    return;
+                }
+                state.told = seen.size;
+                (seen.level, format!("worse: {}", seen.begun))
+            }
+            Some(state) => {
+                state.quiet += 1;
+                if state.quiet < QUIET {
+                    return;
+                }
+                self.states.remove(&seen.about);
+                if seen.ended.is_empty() {
+                    return;
+                }
+                (Level::Info, seen.ended)
+            }
+        };
+        news.push(News {
+            level,
+            kind: seen.kind,
+            iface: iface.to_owned(),
+            text,
+        });
+    }
+
+    /// The lines of an interface that something lasts on.
+    fn rows_of<'a>(&'a self, iface: &'a IfaceRates) -> impl Iterator<Item = &'a RowKey> {
+        self.states.keys().filter_map(|about| match about {
+            About::Row(key, _) if key.iface == iface.iface => Some(key),
+            _ => None,
+        })
+    }
+
+    /// QPs and flows that are no longer there need no end.
+    fn forget_gone(&mut self, iface: &IfaceRates) {
+        if self.rows_of(iface).next().is_none() {
+            return;
+        }
+        let there: HashSet<&RowKey> = iface.rows.iter().map(|row| &row.key).collect();
+        self.states.retain(|about, _| match about {
+            About::Row(key, _) => key.iface != iface.iface || there.contains(key),
+            About::Iface(..) => true,
+        });
+    }
+}
+
+/// Whether anything but good packets passed: most lines are quiet, and cost no more than this.
+fn eventful(row: &Row) -> bool {
+    let any = |d: &Direction| {
+        [d.ce, d.cnp, d.gaps, d.resent, d.naks, d.rnr]
+            .iter()
+            .any(|value| value.is_ok_and(|v| v > 0.0))
+    };
+    any(&row.forth) || any(&row.back) || row.state == Some(QP_ERR)
+}
+
+fn known(value: Value) -> f64 {
+    value.unwrap_or(0.0)
+}
+
+/// A number of an interval from one per second.
+fn whole(per_second: Value, seconds: f64) -> u64 {
+    (known(per_second) * seconds).round() as u64
+}
+
+fn plural(number: u64, one: &str, many: &str) -> String {
+    format!("{number} {}", if number == 1 { one } else { many })
+}
+
+/// Percent in two digits or so: `12 %`, `0.4 %`.
+#[must_use]
+pub fn percent(share: f64) -> String {
+    let percent = share * 100.0;
+    if percent >= 9.95 || percent == 0.0 {
+        format!("{percent:.0} %")
+    } else {
+        format!("{percent:.1} %")
+    }
+}
+
+/// The line's name in words: `QP 0x000011 10.0.0.2 -> 10.0.0.3`.
+#[must_use]
+pub fn name(from: &End, to: &End) -> String {
+    let qpn = |end: &End| {
+        end.qpn
+            .map_or_else(|| "?".to_owned(), |q| format!("{q:#x}"))
+    };
+    format!(
+        "QP {} {} -> QP {} {}",
+        qpn(from),
+        from.address(),
+        qpn(to),
+        to.address()
+    )
+}
+
+fn row_news(row: &Row, seconds: f64, out: &mut Vec<Seen>) {
+    let (from, to, there, back) = row.oriented();
+    for (a, b, way, other) in [(from, to, there, back), (to, from, back, there)] {
+        direction_news(&row.key, (a, b), (way, other), seconds, out);
+    }
+    if row.state.is_some() {
+        let about = About::Row(row.key.clone(), "qp_error");
+        let what = name(from, to);
+        let failed = row.state == Some(QP_ERR);
+        out.push(Seen {
+            about,
+            size: if failed { 1.0 } else { 0.0 },
+            level: Level::Error,
+            kind: "qp_error",
+            begun: format!("{what}: the QP is in state ERR: its work requests fail"),
+            ended: format!("{what}: the QP is out of state ERR"),
+        });
+    }
+}
+
+fn direction_news(
+    key: &RowKey,
+    (from, to): (&End, &End),
+    (way, other): (&Direction, &Direction),
+    seconds: f64,
+    out: &mut Vec<Seen>,
+) {
+    let forth = from == &key.a;
+    let what = name(from, to);
+    let mut add = |kinds: [&'static str; 2], size: f64, level, begun: String, ended: &str| {
+        let [first, second] = kinds;
+        out.push(Seen {
+            about: About::Row(key.clone(), if forth { first } else { second }),
+            size,
+            level,
+            kind: first,
+            begun: format!("{what}: {begun}"),
+            ended: if ended.is_empty() {
+                String::new()
+            } else {
+                format!("{what}: {ended}")
+            },
+        });
+    };
+    // Marks travel with the data, CNPs come back to its sender.
+    let (share, cnp) = (known(way.ce_share), known(other.cnp));
+    let marks = match way.ce_share {
+        Ok(share) => format!("CE {}", percent(share)),
+        Err(reason) => format!("CE n/a ({reason})"),
+    };
+    add(
+        ["congestion", "congestion back"],
+        if share >= CE_SHARE || cnp > 0.0 {
+            // In marked packets per thousand, or CNPs: either tells how bad it is.
+            (share * 1000.0).max(cnp)
+        } else {
+            0.0
+        },
+        Level::Warning,
+        format!("{marks}, {cnp:.0} CNP/s"),
+        "no more CE marks or CNPs",
+    );
+    let (gaps, missing) = (whole(way.gaps, seconds), whole(way.missing, seconds));
+    add(
+        ["loss", "loss back"],
+        gaps as f64,
+        Level::Warning,
+        format!(
+            "{} missing in {}: lost before this point, or overtaken",
+            plural(missing, "packet", "packets"),
+            plural(gaps, "gap", "gaps")
+        ),
+        "no more gaps",
+    );
+    let resent = whole(way.resent, seconds);
+    add(
+        ["resent", "resent back"],
+        resent as f64,
+        Level::Warning,
+        format!("{} sent again", plural(resent, "packet", "packets")),
+        "nothing is sent again any more",
+    );
+    let [sequence, invalid, access, operational, other_code] = way.nak_codes;
+    let fatal = invalid + access + operational + other_code;
+    add(
+        ["nak", "nak back"],
+        (sequence + fatal) as f64,
+        if fatal > 0 {
+            Level::Error
+        } else {
+            Level::Warning
+        },
+        naks([sequence, invalid, access, operational, other_code]),
+        "",
+    );
+    let rnr = whole(way.rnr, seconds);
+    add(
+        ["rnr", "rnr back"],
+        rnr as f64,
+        Level::Warning,
+        format!(
+            "{}: the receiver has no receive posted",
+            plural(rnr, "RNR NAK", "RNR NAKs")
+        ),
+        "no more RNR NAKs",
+    );
+}
+
+fn naks(codes: [u64; 5]) -> String {
+    const NAMES: [&str; 5] = [
+        "PSN sequence error",
+        "invalid request",
+        "remote access error",
+        "remote operational error",
+        "other code",
+    ];
+    let parts: Vec<_> = NAMES
+        .iter()
+        .zip(codes)
+        .filter(|(_, n)| *n > 0)
+        .map(|(name, n)| format!("{} ({name})", plural(n, "NAK", "NAKs")))
+        .collect();
+    parts.join(", ")
+}
+
+fn paused(pause: &PauseRate, iface: &str) -> Seen {
+    let what = match pause.priority {
+        Some(priority) => format!("priority {priority}"),
+        None => "the whole port".to_owned(),
+    };
+    let size = match pause.share {
+        Ok(share) if share >= PAUSED_SHARE => share * 100.0,
+        Ok(_) => 0.0,
+        // Only frames are known.
+        Err(_) => pause.pauses,
+    };
+    let share = match pause.share {
+        Ok(share) => format!("{} of the time", percent(share)),
+        Err(reason) => format!("for a time that is n/a ({reason})"),
+    };
+    Seen {
+        about: About::Iface(
+            iface.to_owned(),
+            "pause",
+            pause.priority.map_or(8, u32::from),
+        ),
+        size,
+        level: Level::Warning,
+        kind: "pause",
+        begun: format!(
+            "{iface}: the link partner pauses {what} {share}, {:.0} pause frames/s",
+            pause.pauses
+        ),
+        ended: format!("{iface}: {what} is not paused any more"),
+    }
+}
+
+fn totals(iface: &IfaceRates, name: &str) -> Vec<Seen> {
+    let mut seen = Vec::new();
+    for reason in REASON_NAMES {
+        let found = iface.reasons.iter().find(|(name, _)| name == reason);
+        let rate = found.map_or(0.0, |(_, rate)| *rate);
+        seen.push(Seen {
+            about: About::Iface(name.to_owned(), reason, 1),
+            size: rate,
+            level: Level::Warning,
+            kind: "refused",
+            begun: format!("{name}: {rate:.0} packets/s refused or malformed: {reason}"),
+            ended: String::new(),
+        });
+    }
+    seen.push(Seen {
+        about: About::Iface(name.to_owned(), "evictions", 0),
+        size: iface.evictions,
+        level: Level::Warning,
+        kind: "evictions",
+        begun: format!(
+            "{name}: the table of {} flows is full: {:.0} flows/s evicted, their counters are lost",
+            iface.flow_table.capacity, iface.evictions
+        ),
+        ended: format!("{name}: no more flows are evicted"),
+    });
+    seen.push(Seen {
+        about: About::Iface(name.to_owned(), "events_lost", 0),
+        size: iface.events_lost,
+        level: Level::Info,
+        kind: "events_lost",
+        begun: format!(
+            "{name}: {:.0} events/s lost: nobody reads them (see: rocexdp events)",
+            iface.events_lost
+        ),
+        ended: String::new(),
+    });
+    seen
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::live::FlowTable;
+
+    fn row(ce_share: f64, cnp: f64) -> Row {
+        let end = |last, qpn| End {
+            gid: rocexdp_common::ids::gid_from_ipv4([10, 0, 0, last]),
+            qpn: Some(qpn),
+        };
+        let quiet = Direction {
+            packets: Ok(1000.0),
+            bits: Ok(8e6),
+            ce: Ok(0.0),
+            ce_share: Ok(0.0),
+            cnp: Ok(0.0),
+            gaps: Ok(0.0),
+            missing: Ok(0.0),
+            resent: Ok(0.0),
+            naks: Ok(0.0),
+            rnr: Ok(0.0),
+            rtt: Err("no"),
+            nak_codes: [0; 5],
+            total_packets: 10,
+            total_bytes: 10_000,
+        };
+        Row {
+            key: RowKey {
+                iface: Arc::from("eth0"),
+                local: false,
+                a: end(2, 0x11),
+                b: end(3, 0x12),
+            },
+            forth: Direction {
+                ce: Ok(ce_share * 1000.0),
+                ce_share: Ok(ce_share),
+                total_bytes: 1_000_000,
+                ..quiet
+            },
+            back: Direction {
+                cnp: Ok(cnp),
+                ..quiet
+            },
+            state: None,
+            dcqcn: Err("no"),
+            outstanding: None,
+            path_mtu: 1024,
+            last_seen_ns: 1,
+        }
+    }
+
+    fn interval(rows: Vec<Row>, error: Option<&str>) -> Vec<IfaceRates> {
+        vec![IfaceRates {
+            iface: Arc::from("eth0"),
+            source: None,
+            error: error.map(str::to_owned),
+            seconds: if error.is_some() { 0.0 } else { 1.0 },
+            frames: 0.0,
+            rocev2: 0.0,
+            reasons: Vec::new(),
+            dropped: 0.0,
+            evictions: 0.0,
+            flow_table: FlowTable::default(),
+            events_lost: 0.0,
+            pauses: Vec::new(),
+            rows,
+            blind_spots: Vec::new(),
+        }]
+    }
+
+    fn texts(news: &[News]) -> Vec<&str> {
+        news.iter().map(|n| n.text.as_str()).collect()
+    }
+
+    #[test]
+    fn congestion_is_told_when_it_begins_gets_much_worse_and_ends() {
+        let mut room = Newsroom::default();
+        assert!(room.take(&interval(vec![row(0.0, 0.0)], None)).is_empty());
+        let news = room.take(&interval(vec![row(0.12, 431.0)], None));
+        assert_eq!(
+            texts(&news),
+            ["QP 0x11 10.0.0.2 -> QP 0x12 10.0.0.3: CE 12 %, 431 CNP/s"]
+        );
+        assert_eq!(
+            (news[0].level, news[0].kind),
+            (Level::Warning, "congestion")
+        );
+        // It lasts: nothing new, and a quiet interval is not its end.
+        assert!(
+            room.take(&interval(vec![row(0.15, 500.0)], None))
+                .is_empty()
+        );
+        assert!(room.take(&interval(vec![row(0.0, 0.0)], None)).is_empty());
+        assert!(
+            room.take(&interval(vec![row(0.15, 500.0)], None))
+                .is_empty()
+        );
+        let news = room.take(&interval(vec![row(0.6, 4000.0)], None));
+        assert!(texts(&news)[0].starts_with("worse: "), "{news:?}");
+        for _ in 0..QUIET - 1 {
+            assert!(room.take(&interval(vec![row(0.0, 0.0)], None)).is_empty());
+        }
+        let news = room.take(&interval(vec![row(0.0, 0.0)], None));
+        assert_eq!(
+            texts(&news),
+            ["QP 0x11 10.0.0.2 -> QP 0x12 10.0.0.3: no more CE marks or CNPs"]
+        );
+        assert!(room.states.is_empty());
+    }
+
+    #[test]
+    fn loss_and_refusals_by_the_peer_are_told_with_their_numbers() {
+        let mut bad = row(0.0, 0.0);
+        bad.forth.gaps = Ok(2.0);
+        bad.forth.missing = Ok(3.0);
+        bad.forth.resent = Ok(96.0);
+        bad.back.naks = Ok(2.0);
+        bad.back.nak_codes = [1, 0, 1, 0, 0];
+        let news = Newsroom::default().take(&interval(vec![bad], None));
+        let all = texts(&news).join("\n");
+        assert_eq!(
+            texts(&news)[0],
+            "QP 0x12 10.0.0.3 -> QP 0x11 10.0.0.2: 1 NAK (PSN sequence error), 1 NAK (remote access error)",
+            "the error goes first"
+        );
+        assert!(all.contains("3 packets missing in 2 gaps"), "{all}");
+        assert!(all.contains("96 packets sent again"), "{all}");
+        assert_eq!(news.len(), 3);
+    }
+
+    #[test]
+    fn an_interface_that_vanishes_is_told_once_and_when_it_comes_back() {
+        let mut room = Newsroom::default();
+        let gone = interval(Vec::new(), Some("no such interface"));
+        assert_eq!(texts(&room.take(&gone)), ["eth0: no such interface"]);
+        assert!(room.take(&gone).is_empty());
+        let back = interval(Vec::new(), None);
+        assert_eq!(texts(&room.take(&back)), ["eth0: can be read again"]);
+        assert!(room.take(&back).is_empty());
+    }
+
+    #[test]
+    fn a_reason_that_comes_back_after_a_rest_is_told_again_and_a_flood_is_cut() {
+        let mut room = Newsroom::default();
+        let mut bad = interval(Vec::new(), None);
+        bad[0].reasons = vec![("unknown_qpn", 12.0)];
+        assert_eq!(room.take(&bad).len(), 1);
+        assert!(room.take(&bad).is_empty());
+        for _ in 0..QUIET {
+            assert!(room.take(&interval(Vec::new(), None)).is_empty());
+        }
+        assert_eq!(room.take(&bad).len(), 1);
+        let rows = (0..100).map(|n| {
+            let mut row = row(0.5, 1.0);
+            row.key.a.qpn = Some(n);
+            row
+        });
+        let news = Newsroom::default().take(&interval(rows.collect(), None));
+        assert_eq!(news.len(), MOST_LINES + 1);
+        assert!(news[MOST_LINES].text.starts_with("80 more changes"));
+    }
+
+    #[test]
+    fn pauses_are_told_by_priority_and_share() {
+        let mut room = Newsroom::default();
+        let mut bad = interval(Vec::new(), None);
+        bad[0].pauses = vec![PauseRate {
+            priority: Some(3),
+            pauses: 800.0,
+            resumes: 1.0,
+            share: Ok(0.4),
+            paused: true,
+            total: 800,
+        }];
+        assert_eq!(
+            texts(&room.take(&bad)),
+            ["eth0: the link partner pauses priority 3 40 % of the time, 800 pause frames/s"]
+        );
+    }
+}
