@@ -4,5 +4,6 @@
 //! flows, not by the length of the capture. What a capture can't tell is said to be unknown, never guessed.
 #![forbid(unsafe_code)]
 
+pub mod annotate;
 pub mod capture;
 pub mod icrc;

@@ -116,6 +116,7 @@ pub struct Reader {
     format: Format,
     interfaces: Vec<Interface>,
     frame: u64,
+    last: Option<Found>,
     done: bool,
 }
 
@@ -163,6 +164,7 @@ impl Reader {
             format,
             interfaces,
             frame: 0,
+            last: None,
             done: false,
         })
     }
@@ -193,23 +195,33 @@ impl Reader {
             }
         };
         match found {
-            Ok(Some(found)) => Ok(Some(PacketRef {
-                number: self.frame,
-                time_ns: found.time_ns,
-                interface: found.interface,
-                link: found.link,
-                wire_len: found.wire_len,
-                data: self.window.consumed(found.behind, found.len),
-            })),
+            Ok(Some(found)) => {
+                self.last = Some(found);
+                Ok(self.last())
+            }
             Ok(None) => {
-                self.done = true;
+                (self.done, self.last) = (true, None);
                 self.nothing_read().map_or(Ok(None), Err)
             }
             Err(e) => {
-                self.done = true;
+                (self.done, self.last) = (true, None);
                 Err(e)
             }
         }
+    }
+
+    /// The packet read last, again: a borrow that leaves the reader's other questions free in between.
+    #[inline]
+    pub fn last(&self) -> Option<PacketRef<'_>> {
+        let found = self.last?;
+        Some(PacketRef {
+            number: self.frame,
+            time_ns: found.time_ns,
+            interface: found.interface,
+            link: found.link,
+            wire_len: found.wire_len,
+            data: self.window.consumed(found.behind, found.len),
+        })
     }
 
     /// The error of a capture all of whose packets were passed over.
