@@ -53,6 +53,14 @@ impl Socket {
         Self::open(Some(rustix::net::netlink::GENERIC), 0)
     }
 
+    /// Opens an RDMA netlink socket.
+    ///
+    /// # Errors
+    /// `EPROTONOSUPPORT` on a kernel without RDMA; else the system's error.
+    pub fn rdma() -> io::Result<Self> {
+        Self::open(Some(rustix::net::netlink::RDMA), 0)
+    }
+
     fn open(protocol: Option<Protocol>, groups: u32) -> io::Result<Self> {
         let fd = rustix::net::socket_with(
             AddressFamily::NETLINK,

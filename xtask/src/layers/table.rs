@@ -112,6 +112,8 @@ pub const CRATES: &[Crate] = &[
             ("maps", &["net"]),
             ("loader", &["maps", "net", "sys"]),
             ("live", &["maps", "net", "out"]),
+            ("nic", &["net", "sys"]),
+            ("pfc", &["live", "maps", "net", "nic"]),
             ("engine", &["xsk", "maps", "mem"]),
             ("node", &["engine", "loader", "net"]),
             ("control", &["node", "out", "process"]),
