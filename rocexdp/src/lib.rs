@@ -14,6 +14,7 @@ pub mod live;
 pub mod loader;
 pub mod maps;
 pub mod mem;
+pub mod monitor;
 pub mod net;
 pub mod nic;
 pub mod node;

@@ -42,7 +42,7 @@ const CAPABILITIES: [(u32, &str, &str); 3] = [
 const CAP_BPF: u32 = 39;
 const CAP_SYS_ADMIN: u32 = 21;
 
-pub(super) fn capabilities() -> Result<()> {
+pub(crate) fn capabilities() -> Result<()> {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let Some(effective) = status
         .lines()
@@ -73,7 +73,7 @@ fn missing_capabilities(effective: u64) -> Vec<String> {
 }
 
 /// Adds to a load error what usually causes it.
-pub(super) fn explain_load(error: anyhow::Error, iface: &str) -> anyhow::Error {
+pub(crate) fn explain_load(error: anyhow::Error, iface: &str) -> anyhow::Error {
     let text = format!("{error:?}");
     let mut what = format!("loading the XDP program for {iface}");
     if text.contains("EPERM") || text.contains("Operation not permitted") {
@@ -159,14 +159,14 @@ pub(super) fn addresses(config: &LoadConfig, link: &Link) -> Result<Vec<IpAddr>>
 }
 
 /// Receive queues in use: the driver's channels where it tells them, else what the device has.
-pub(super) fn queues(device: &Link) -> u32 {
+pub(crate) fn queues(device: &Link) -> u32 {
     ethtool::channels(&device.name)
         .map_or(device.rx_queues, |c| c.rx)
         .max(1)
 }
 
 /// Whether the multi-buffer variant can be used, by what the device says of itself.
-pub(super) fn frags(device: &Link, wish: AttachWish) -> Result<bool> {
+pub(crate) fn frags(device: &Link, wish: AttachWish) -> Result<bool> {
     // Generic mode keeps frames of several buffers for a multi-buffer program (net/core/dev.c,
     // bpf_prog_run_generic_xdp), whatever the driver says.
     let features = XdpFeatures::of(device.index)?;

@@ -4,7 +4,7 @@
 //! included. Checks come before anything is changed; the mode in force is read back from the
 //! kernel, since a request for one mode may silently give another.
 
-mod check;
+pub(crate) mod check;
 mod report;
 
 use std::{

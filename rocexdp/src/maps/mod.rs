@@ -20,7 +20,7 @@ use std::os::fd::{AsFd as _, AsRawFd};
 
 pub use flows::FlowReader;
 pub use mmap::SharedArray;
-pub use view::{MapsView, QpView};
+pub use view::{AttachedAt, Attachment, MapsView, ProgramRole, QpView};
 
 /// The maps of a program that this process loaded.
 #[derive(Debug)]

@@ -1,21 +1,22 @@
-//! Looking at another process's maps: interface, its XDP program, the program's maps.
+//! Looking at another process's maps: interface, its rocexdp program (XDP or TCX), the program's maps.
 //!
 //! Works for any process that loaded our program, from any mount namespace, since nothing is
 //! pinned: the kernel finds maps by id. Everything is mapped read-only.
 
-use std::os::fd::AsFd as _;
+use std::{fmt, os::fd::AsFd as _};
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use aya::{
     maps::{HashMap, Map, MapData, MapInfo},
-    programs::loaded_programs,
+    programs::{SchedClassifier, TcAttachType, loaded_programs},
 };
-use rocexdp_common::maps::{
-    self, FlowKey, FlowState, QpConfig, QpCounters, QpEngine, QueueCounters, QueueEngine,
+use rocexdp_common::{
+    maps::{self, FlowKey, FlowState, QpConfig, QpCounters, QpEngine, QueueCounters, QueueEngine},
+    watch,
 };
 
 use super::{SharedArray, check_layout, sum_queues};
-use crate::net::Link;
+use crate::net::{Link, link::XdpMode};
 
 /// One QP as the maps show it.
 #[derive(Clone, Debug)]
@@ -32,16 +33,111 @@ pub struct QpView {
     pub per_queue: Vec<QpCounters>,
 }
 
+/// What a program of rocexdp is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProgramRole {
+    /// An endpoint's: local QPs, and flows that are not theirs.
+    Endpoint,
+    /// A monitor's: flows only.
+    Monitor,
+}
+
+impl ProgramRole {
+    /// By the program's name; `None`: not rocexdp's.
+    pub fn of(name: &str) -> Option<Self> {
+        if name == maps::PROGRAM_FRAGS || name == maps::PROGRAM_PLAIN {
+            Some(Self::Endpoint)
+        } else if watch::PROGRAMS.contains(&name) {
+            Some(Self::Monitor)
+        } else {
+            None
+        }
+    }
+}
+
+/// Where a program of rocexdp is attached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AttachedAt {
+    /// XDP, in this mode.
+    Xdp(XdpMode),
+    /// TCX ingress.
+    TcxIngress,
+    /// TCX egress.
+    TcxEgress,
+}
+
+impl fmt::Display for AttachedAt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Xdp(mode) => write!(f, "XDP, {mode} mode"),
+            Self::TcxIngress => f.write_str("TCX ingress"),
+            Self::TcxEgress => f.write_str("TCX egress"),
+        }
+    }
+}
+
+/// A program of rocexdp on an interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Attachment {
+    /// The kernel's id of it.
+    pub program_id: u32,
+    /// What it is for.
+    pub role: ProgramRole,
+    /// Where it is.
+    pub at: AttachedAt,
+}
+
+impl Attachment {
+    /// The programs of rocexdp on `ifname` (of a VLAN device, on its parent) in this network namespace, one for each set of
+    /// maps: of a monitor only the one that counts received packets. An endpoint's comes first.
+    ///
+    /// # Errors
+    /// There is no such interface.
+    pub fn all(ifname: &str) -> Result<Vec<Self>> {
+        let link = Link::by_name(ifname)?.xdp_device()?;
+        let mut found: Vec<Self> = link
+            .xdp
+            .iter()
+            .filter_map(|xdp| {
+                Some(Self {
+                    program_id: xdp.id,
+                    role: ProgramRole::of(xdp.name.as_deref()?)?,
+                    at: AttachedAt::Xdp(xdp.mode),
+                })
+            })
+            .collect();
+        // A kernel without TCX has none there.
+        if let Ok((_, programs)) = SchedClassifier::query_tcx(&link.name, TcAttachType::Ingress) {
+            found.extend(programs.iter().filter_map(|program| {
+                Some(Self {
+                    program_id: program.id(),
+                    role: ProgramRole::of(program.name_as_str()?)?,
+                    at: AttachedAt::TcxIngress,
+                })
+            }));
+        }
+        found.sort_by_key(|a| a.role == ProgramRole::Monitor);
+        Ok(found)
+    }
+}
+
 /// The maps of the rocexdp program on an interface, read-only.
 #[derive(Debug)]
 pub struct MapsView {
+    endpoint: Option<Endpoint>,
+    queue_counters: SharedArray<QueueCounters>,
+    tcx_counters: Option<SharedArray<QueueCounters>>,
+    flows: MapInfo,
+    program_id: u32,
+}
+
+/// What only an endpoint's program has.
+#[derive(Debug)]
+struct Endpoint {
     qp_config: SharedArray<QpConfig>,
     qp_counters: SharedArray<QpCounters>,
     qp_engine: SharedArray<QpEngine>,
-    queue_counters: SharedArray<QueueCounters>,
     queue_engine: SharedArray<QueueEngine>,
-    flows: MapInfo,
-    program_id: u32,
 }
 
 fn open<T: bytemuck::Pod>(found: &[(String, MapInfo)], name: &str) -> Result<SharedArray<T>> {
@@ -63,20 +159,25 @@ fn find<'a>(found: &'a [(String, MapInfo)], name: &str) -> Result<&'a MapInfo> {
 }
 
 impl MapsView {
-    /// The maps of the rocexdp program attached to `ifname` in this network namespace.
+    /// The maps of the rocexdp program on `ifname` in this network namespace: an endpoint's if there is one, else a
+    /// monitor's.
     ///
     /// # Errors
-    /// When there is no such interface, no XDP program on it, or one that is not rocexdp's; or when
-    /// CAP_BPF / CAP_SYS_ADMIN is missing.
+    /// When there is no such interface, or no program of rocexdp's on it; or when CAP_BPF / CAP_SYS_ADMIN is missing.
     pub fn of_interface(ifname: &str) -> Result<Self> {
+        if let Some(found) = Attachment::all(ifname)?.first() {
+            return Self::of_program(found.program_id)
+                .with_context(|| format!("reading the maps of the program on {ifname}"));
+        }
         let link = Link::by_name(ifname)?.xdp_device()?;
-        let Some(id) = link.xdp.first().map(|x| x.id) else {
-            bail!(
+        match link.xdp.first() {
+            None => bail!(
                 "no XDP program is attached to {ifname}: start `rocexdp run --iface {ifname}` first"
-            );
-        };
-        Self::of_program(id)
-            .with_context(|| format!("reading the maps of the XDP program on {ifname}"))
+            ),
+            // Says which it is, or that its name can't be read.
+            Some(other) => Self::of_program(other.id)
+                .with_context(|| format!("reading the maps of the XDP program on {ifname}")),
+        }
     }
 
     /// The maps of the loaded program `id`.
@@ -93,21 +194,31 @@ impl MapsView {
             .ok_or_else(|| anyhow!("the XDP program with id {id} has gone"))?
             .context("listing BPF programs (needs root, or CAP_BPF and CAP_SYS_ADMIN)")?;
         let name = program.name_as_str().unwrap_or_default().to_owned();
-        if name != maps::PROGRAM_FRAGS && name != maps::PROGRAM_PLAIN {
+        let Some(role) = ProgramRole::of(&name) else {
             bail!("the XDP program with id {id} is \"{name}\", not rocexdp's");
-        }
+        };
         let mut found = Vec::new();
         for map_id in program.map_ids()?.unwrap_or_default() {
             let info = MapInfo::from_id(map_id)?;
             found.push((info.name_as_str().unwrap_or_default().to_owned(), info));
         }
         let flows = find(&found, maps::FLOWS)?.id();
+        let (endpoint, tcx_counters) = match role {
+            ProgramRole::Endpoint => {
+                let endpoint = Endpoint {
+                    qp_config: open(&found, maps::QP_CONFIG)?,
+                    qp_counters: open(&found, maps::QP_COUNTERS)?,
+                    qp_engine: open(&found, maps::QP_ENGINE)?,
+                    queue_engine: open(&found, maps::QUEUE_ENGINE)?,
+                };
+                (Some(endpoint), None)
+            }
+            ProgramRole::Monitor => (None, Some(open(&found, watch::TCX_COUNTERS)?)),
+        };
         Ok(Self {
-            qp_config: open(&found, maps::QP_CONFIG)?,
-            qp_counters: open(&found, maps::QP_COUNTERS)?,
-            qp_engine: open(&found, maps::QP_ENGINE)?,
+            endpoint,
             queue_counters: open(&found, maps::QUEUE_COUNTERS)?,
-            queue_engine: open(&found, maps::QUEUE_ENGINE)?,
+            tcx_counters,
             flows: MapInfo::from_id(flows)?,
             program_id: id,
         })
@@ -118,33 +229,34 @@ impl MapsView {
         self.program_id
     }
 
-    /// Receive queues with a socket.
-    pub fn queues(&self) -> u32 {
-        self.queue_engine.entries()
+    /// What that program is for.
+    pub fn role(&self) -> ProgramRole {
+        if self.endpoint.is_some() {
+            ProgramRole::Endpoint
+        } else {
+            ProgramRole::Monitor
+        }
     }
 
-    /// QP slots.
+    /// Receive queues that XDP counts apart.
+    pub fn queues(&self) -> u32 {
+        self.queue_counters.entries().saturating_sub(1)
+    }
+
+    /// QP slots; a monitor has none.
     pub fn slots(&self) -> u32 {
-        self.qp_config.entries()
+        self.endpoint.as_ref().map_or(0, |e| e.qp_config.entries())
     }
 
     /// All QPs, in order of their slots.
     pub fn qps(&self) -> Vec<QpView> {
-        (0..self.slots()).filter_map(|slot| self.qp(slot)).collect()
-    }
-
-    fn qp(&self, slot: u32) -> Option<QpView> {
-        let config = self.qp_config.load(slot).filter(|c| c.generation != 0)?;
-        let queues = self.queues();
-        Some(QpView {
-            slot,
-            config,
-            engine: self.qp_engine.load(slot)?,
-            counters: sum_queues(&self.qp_counters, slot, queues)?,
-            per_queue: (0..queues)
-                .filter_map(|q| self.qp_counters.load(slot * queues + q))
-                .collect(),
-        })
+        let Some(endpoint) = &self.endpoint else {
+            return Vec::new();
+        };
+        let queues = endpoint.queue_engine.entries();
+        (0..endpoint.qp_config.entries())
+            .filter_map(|slot| endpoint.qp(slot, queues))
+            .collect()
     }
 
     /// Frames that came in on queues that the interface got after the program was loaded; passed, and served by no socket.
@@ -154,11 +266,35 @@ impl MapsView {
             .map_or(0, |c| c.frames)
     }
 
-    /// XDP's and the engine's counters, per receive queue.
+    /// XDP's and the engine's counters, per receive queue. A monitor has no engine: zeros.
     pub fn queue_counters(&self) -> Vec<(QueueCounters, QueueEngine)> {
         (0..self.queues())
-            .filter_map(|q| Some((self.queue_counters.load(q)?, self.queue_engine.load(q)?)))
+            .filter_map(|q| {
+                let engine = match &self.endpoint {
+                    Some(endpoint) => endpoint.queue_engine.load(q)?,
+                    None => QueueEngine::default(),
+                };
+                Some((self.queue_counters.load(q)?, engine))
+            })
             .collect()
+    }
+
+    /// What a monitor's TCX programs counted, per CPU: of received frames, of sent ones. Both are empty for an endpoint.
+    pub fn tcx_counters(&self) -> (Vec<QueueCounters>, Vec<QueueCounters>) {
+        let Some(array) = &self.tcx_counters else {
+            return (Vec::new(), Vec::new());
+        };
+        let cpus = array.entries() / 2;
+        let side = |from: u32| (from..from + cpus).filter_map(|i| array.load(i)).collect();
+        (side(0), side(cpus))
+    }
+
+    /// Every set of counters there is: of the queues, of queues that came later, of TCX on each CPU. For sums over all,
+    /// such as of entries made in `FLOWS`.
+    pub fn all_counters(&self) -> Vec<QueueCounters> {
+        let queues = (0..self.queue_counters.entries()).filter_map(|q| self.queue_counters.load(q));
+        let (received, sent) = self.tcx_counters();
+        queues.chain(received).chain(sent).collect()
     }
 
     /// The RoCEv2 flows that are not local QPs', as many as the LRU hash still holds.
@@ -180,5 +316,20 @@ impl MapsView {
                 ))
             })
             .collect()
+    }
+}
+
+impl Endpoint {
+    fn qp(&self, slot: u32, queues: u32) -> Option<QpView> {
+        let config = self.qp_config.load(slot).filter(|c| c.generation != 0)?;
+        Some(QpView {
+            slot,
+            config,
+            engine: self.qp_engine.load(slot)?,
+            counters: sum_queues(&self.qp_counters, slot, queues)?,
+            per_queue: (0..queues)
+                .filter_map(|q| self.qp_counters.load(slot * queues + q))
+                .collect(),
+        })
     }
 }
