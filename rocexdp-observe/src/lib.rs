@@ -5,5 +5,10 @@
 #![forbid(unsafe_code)]
 
 pub mod annotate;
+pub mod analyse;
 pub mod capture;
+pub mod findings;
+pub mod flow;
 pub mod icrc;
+pub mod plot;
+pub mod report;

@@ -1,0 +1,101 @@
+//! Which two directions are one QP pair, where no connection manager said so.
+//!
+//! An RC packet names its destination QP only. An answer whose PSN fits requests of exactly one untied QP between the same
+//! addresses ties the two; if it fits several, later answers decide, and if none ever does, the pair stays untied. UD and
+//! RD carry the sender's QP.
+
+use super::{
+    Analyser,
+    table::{Key, Table},
+};
+use crate::flow::{Answer, Half, TiedBy, half::Connection};
+
+/// Answers that are compared each; later only one of [`RARELY`].
+const ALWAYS: u32 = 32;
+const RARELY: u32 = 64;
+/// Candidates looked at for one answer.
+const CANDIDATES: usize = 4096;
+
+impl Analyser {
+    /// Looks for the QP whose requests the answer fits. Returns the requests' direction.
+    pub(super) fn tie_by_answer(&mut self, id: u32, answer: &Answer) -> Option<u32> {
+        let half = self.table.get_mut(id)?;
+        half.tie_attempts = half.tie_attempts.saturating_add(1);
+        if half.tie_attempts > ALWAYS && half.tie_attempts % RARELY != 0 {
+            return None;
+        }
+        let (src, dst) = (half.src, half.dst);
+        let candidates = self.table.untied(&dst, &src).to_vec();
+        let mut found = None;
+        for candidate in candidates.into_iter().take(CANDIDATES) {
+            if candidate == id {
+                continue;
+            }
+            let fits = self
+                .table
+                .get_mut(candidate)
+                .is_some_and(|half: &mut Half| half.requests.could_answer(answer));
+            if fits && found.replace(candidate).is_some() {
+                return None;
+            }
+        }
+        let peer = found?;
+        tie(&mut self.table, peer, id, TiedBy::Heuristic, None);
+        Some(peer)
+    }
+
+    /// A datagram's sender QP is in it: the way back is known as soon as it is used.
+    pub(super) fn tie_datagrams(&mut self, id: u32) {
+        let Some(half) = self.table.get(id) else {
+            return;
+        };
+        let (None, Some(src_qpn)) = (half.peer, half.src_qpn) else {
+            return;
+        };
+        let back = Key {
+            src: half.dst,
+            dst: half.src,
+            dest_qpn: src_qpn,
+            src_qpn: half.dest_qpn,
+        };
+        if let Some(peer) = self.table.find(&back) {
+            tie(&mut self.table, id, peer, TiedBy::Deth, None);
+        }
+    }
+}
+
+/// Makes two directions one pair.
+pub(super) fn tie(table: &mut Table, a: u32, b: u32, by: TiedBy, connection: Option<Connection>) {
+    let of = |table: &Table, id| {
+        table
+            .get(id)
+            .map(|half: &Half| (half.dest_qpn, half.requests.path_mtu))
+    };
+    let (Some((qpn_a, mtu_a)), Some((qpn_b, mtu_b))) = (of(table, a), of(table, b)) else {
+        return;
+    };
+    let mtu = mtu_a.max(mtu_b);
+    for (id, peer, src_qpn) in [(a, b, qpn_b), (b, a, qpn_a)] {
+        if let Some(half) = table.get_mut(id) {
+            half.peer = Some(peer);
+            half.tied_by = by;
+            half.src_qpn = Some(src_qpn);
+            half.connection = connection.or(half.connection);
+            if mtu > half.requests.path_mtu {
+                half.requests.learn_path_mtu(mtu);
+            }
+        }
+        table.tied(id);
+    }
+}
+
+/// Undoes a tie that the connection manager contradicts.
+pub(super) fn untie(table: &mut Table, id: u32) {
+    let Some(peer) = table.get_mut(id).and_then(|half| half.peer.take()) else {
+        return;
+    };
+    if let Some(half) = table.get_mut(peer) {
+        half.peer = None;
+        half.tied_by = TiedBy::None;
+    }
+}

@@ -1,0 +1,595 @@
+//! What a run of packets sent again, a gap, a READ was, once nothing more can change it; in words.
+//!
+//! The rules, in order: a NAK names what was lost; an answer that was captured and did not help was lost behind the capture
+//! point; two answers to two copies mean that both copies arrived; an answer that nobody asked for tells what the responder
+//! had. What remains is a loss that the capture did not see, of the request or of its answer.
+
+use super::{
+    episode::{Cause, Episode, Gap},
+    reads::Read,
+    requests::{NakSeen, Requests},
+};
+use crate::findings::{
+    Findings, Kind, Place,
+    words::{Frames, Many, Psns, Span},
+};
+
+/// An answer older than this when the request is sent again did not cross it on its way.
+const CROSSING_NS: i64 = 1_000_000;
+/// A gap filled later than this, after a silence, was filled by a timeout.
+const LATE_NS: u64 = 1_000_000;
+
+/// What the end of a stream knows beyond its own packets.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Verdicts {
+    /// Packets of the other direction were captured.
+    pub other_direction: bool,
+    /// The capture's last time.
+    pub end: i64,
+    /// The capture ends here: what is open stays open. (Otherwise: the stream began anew.)
+    pub last: bool,
+}
+
+/// `once`, `twice`, `5 times`.
+pub(super) fn times(n: u64) -> String {
+    match n {
+        0 => "never".to_owned(),
+        1 => "once".to_owned(),
+        2 => "twice".to_owned(),
+        n => format!("{n} times"),
+    }
+}
+
+fn since(from: i64, to: i64) -> Span {
+    Span(to.saturating_sub(from).max(0).unsigned_abs())
+}
+
+impl Requests {
+    /// Decides about a run.
+    pub(super) fn decide(&mut self, run: &Episode, last: bool, out: &mut Findings, place: Place) {
+        match run.cause {
+            Cause::Rnr => {}
+            Cause::Nak(frame, time, late) => self.lost_by_nak(run, (frame, time), late, out, place),
+            Cause::ReadCaptured(response) => {
+                self.read_response_lost(run, Some(response), 1, out, place);
+            }
+            Cause::ReadMissing(_, missing) => {
+                self.read_response_lost(run, None, missing, out, place);
+            }
+            Cause::Answered(frame, time) => self.answer_lost(run, (frame, time), out, place),
+            Cause::Silence if run.filled > 0 && run.packets == 0 && run.silence < LATE_NS => {
+                self.came_late(run, out, place);
+            }
+            Cause::Silence => self.lost_unseen(run, last, out, place),
+        }
+    }
+
+    fn count_filled(&mut self, run: &Episode) {
+        for _ in 0..run.filled {
+            self.again.add(run.time, 0);
+        }
+        self.again.bytes += u64::from(run.filled_bytes);
+    }
+
+    fn lost_by_nak(
+        &mut self,
+        run: &Episode,
+        nak: (u64, i64),
+        late: bool,
+        out: &mut Findings,
+        place: Place,
+    ) {
+        let sent = run.packets + u64::from(run.filled);
+        if late {
+            out.add(
+                Kind::Reordering,
+                place,
+                run.time,
+                sent,
+                &[nak.0, run.frames.0, run.frames.1],
+                |f| {
+                    format!(
+                        "{} came late at {}; the receiver took it for lost (NAK in frame {}) and {} sent again without need",
+                        Psns(run.start.get(), 1),
+                        f.at(nak.1),
+                        nak.0,
+                        were(sent)
+                    )
+                },
+            );
+            return;
+        }
+        self.count_filled(run);
+        let begin = run.gap.map_or(nak.1, |gap| gap.time);
+        let frames = [
+            run.gap
+                .map_or(run.original.map_or(nak.0, |o| o.0), |gap| gap.frames.0),
+            run.gap.map_or(nak.0, |gap| gap.frames.1),
+            nak.0,
+            run.frames.0,
+            run.frames.1,
+            run.recovered.map_or(run.frames.1, |r| r.0),
+        ];
+        let lost = u64::from(run.filled).max(1);
+        out.add(Kind::PacketLoss, place, begin, lost, &frames, |f| {
+            format!(
+                "{}; {}, {}",
+                lost_where(run, lost, f),
+                format_args!("NAK (PSN sequence error) in frame {}", nak.0),
+                recovery(run, begin, sent)
+            )
+        });
+    }
+
+    fn read_response_lost(
+        &mut self,
+        run: &Episode,
+        captured: Option<u64>,
+        missing: u32,
+        out: &mut Findings,
+        place: Place,
+    ) {
+        let request = run.original.map_or(run.frames.0, |o| o.0);
+        let timeout = !run.implied;
+        if timeout {
+            self.count_timeout(run, out, place);
+        }
+        let frames = [
+            request,
+            captured.unwrap_or(request),
+            run.frames.0,
+            run.recovered.map_or(run.frames.1, |r| r.0),
+        ];
+        out.add(
+            Kind::ReadResponseLost,
+            place,
+            run.time,
+            u64::from(missing.max(1)),
+            &frames,
+            |f| {
+                let what = match captured {
+                    Some(frame) => format!(
+                        "the response {} (frame {frame}) to the READ in frame {request} was lost behind the capture point",
+                        Psns(run.start.get(), 1)
+                    ),
+                    None => format!(
+                        "{} of the READ in frame {request} from {} on did not reach the capture point",
+                        Many(u64::from(missing.max(1)), "response packet"),
+                        Psns(run.start.get(), 1)
+                    ),
+                };
+                let why = if timeout {
+                    format!("after its timer ran out ({} of silence)", Span(run.silence))
+                } else {
+                    "after an answer to a later request".to_owned()
+                };
+                format!(
+                    "{what}; the requester asked again at {} (frame {}) {why}{}",
+                    f.at(run.time),
+                    run.frames.0,
+                    done(run)
+                )
+            },
+        );
+    }
+
+    fn answer_lost(&mut self, run: &Episode, answer: (u64, i64), out: &mut Findings, place: Place) {
+        let sent = run.packets;
+        let request = run.original.map_or(run.frames.0, |o| o.0);
+        let frames = [
+            request,
+            answer.0,
+            run.frames.0,
+            run.frames.1,
+            run.second_answer.unwrap_or(run.frames.1),
+        ];
+        if run.time.saturating_sub(answer.1) < CROSSING_NS {
+            self.unneeded(run, out, place);
+            return;
+        }
+        self.count_timeout(run, out, place);
+        let again = run.second_answer.map_or_else(String::new, |frame| {
+            format!(" and acknowledged again in frame {frame}")
+        });
+        if run.atomic {
+            let value = self
+                .last_atomic
+                .map_or_else(String::new, |value| format!(" (value {value:#x})"));
+            out.add(Kind::AtomicReplayed, place, run.time, 1, &frames, |f| {
+                format!(
+                    "the answer in frame {} to the atomic in frame {request} was lost behind the capture point; it was sent again at {} (frame {}) and answered from the stored result{value}{}: it was not executed twice",
+                    answer.0,
+                    f.at(run.time),
+                    run.frames.0,
+                    run.second_answer.map_or_else(String::new, |frame| format!(" in frame {frame}")),
+                )
+            });
+            return;
+        }
+        out.add(Kind::LostAck, place, run.time, sent, &frames, |f| {
+            format!(
+                "the acknowledgement in frame {} was lost behind the capture point: {} sent again at {} ({}), {} after it{again}",
+                answer.0,
+                were(sent),
+                f.at(run.time),
+                Frames(run.frames.0, run.frames.1),
+                since(answer.1, run.time),
+            )
+        });
+    }
+
+    fn unneeded(&mut self, run: &Episode, out: &mut Findings, place: Place) {
+        let frames = [
+            run.original.map_or(run.frames.0, |o| o.0),
+            run.frames.0,
+            run.frames.1,
+            run.second_answer.unwrap_or(run.frames.1),
+        ];
+        out.add(
+            Kind::UnneededRetransmission,
+            place,
+            run.time,
+            run.packets,
+            &frames,
+            |f| {
+                let proof = run.second_answer.map_or_else(
+                    || "the answer was already on its way".to_owned(),
+                    |frame| {
+                        format!("both copies were acknowledged (the second time in frame {frame})")
+                    },
+                );
+                format!(
+                    "{} sent again at {} ({}) without need: {proof}",
+                    were(run.packets),
+                    f.at(run.time),
+                    Frames(run.frames.0, run.frames.1)
+                )
+            },
+        );
+    }
+
+    /// Nothing was heard, and the requester sent again.
+    fn lost_unseen(&mut self, run: &Episode, last: bool, out: &mut Findings, place: Place) {
+        if run.second_answer.is_some() {
+            self.unneeded(run, out, place);
+            return;
+        }
+        self.count_filled(run);
+        let request = run.original.map_or(run.frames.0, |o| o.0);
+        let sent = run.packets + u64::from(run.filled);
+        if run.recovered.is_none() && last {
+            self.timeouts += u64::from(run.rounds);
+            return self.gave_up(run, request, out, place);
+        }
+        self.count_timeout(run, out, place);
+        let begin = run
+            .gap
+            .map_or(run.original.map_or(run.time, |o| o.1), |g| g.time);
+        let frames = [
+            run.gap.map_or(request, |gap| gap.frames.0),
+            run.gap.map_or(request, |gap| gap.frames.1),
+            run.frames.0,
+            run.frames.1,
+            run.recovered.map_or(run.frames.1, |r| r.0),
+        ];
+        // What the responder had, it acknowledged again unasked: the next was the one that was lost.
+        let lost = run.held.map(|held| held.add(1));
+        let behind = lost.and_then(|psn| self.history.get(psn).copied());
+        out.add(Kind::PacketLoss, place, begin, u64::from(run.filled).max(1), &frames, |f| {
+            let what = match (lost, behind) {
+                (Some(psn), Some(sent)) if sent.frame < run.frames.0 => format!(
+                    "{} (frame {}) was lost behind the capture point: the responder had all before it",
+                    Psns(psn.get(), 1),
+                    sent.frame
+                ),
+                (Some(psn), _) => format!(
+                    "{} was lost before the capture point: the responder had all before it",
+                    Psns(psn.get(), 1)
+                ),
+                (None, _) if run.filled > 0 => lost_where(run, u64::from(run.filled), f),
+                (None, _) if run.recovered.is_none() => format!(
+                    "{} from {} on (frame {request}) were sent again at {}: whether they or their answers were lost can't be told, as no answer was captured",
+                    Many(sent, "packet"),
+                    Psns(run.start.get(), 1),
+                    f.at(run.time)
+                ),
+                (None, _) if run.read => format!(
+                    "the READ request in frame {request} or all its responses were lost out of the capture's sight"
+                ),
+                (None, _) => format!(
+                    "the request in frame {request} ({}) or its answer was lost out of the capture's sight",
+                    Psns(run.start.get(), 1)
+                ),
+            };
+            format!("{what}; {}", recovery(run, begin, sent))
+        });
+    }
+
+    fn count_timeout(&mut self, run: &Episode, out: &mut Findings, place: Place) {
+        self.timeouts += u64::from(run.rounds);
+        if !self.reliable {
+            return;
+        }
+        let request = run.original.map_or(run.frames.0, |o| o.0);
+        out.add(
+            Kind::AckTimeout,
+            place,
+            run.time,
+            run.silence,
+            &[request, run.frames.0],
+            |f| {
+                format!(
+                    "the requester's timer ran out {}: nothing passed for {} before {} (frame {}), and no NAK had come",
+                    times(u64::from(run.rounds)),
+                    Span(run.silence),
+                    f.at(run.time),
+                    run.frames.0
+                )
+            },
+        );
+    }
+
+    fn gave_up(&self, run: &Episode, request: u64, out: &mut Findings, place: Place) {
+        let begin = run.original.map_or(run.time, |o| o.1);
+        let frames = [request, run.frames.0, run.frames.1];
+        out.add(
+            Kind::RetryExceeded,
+            place,
+            begin,
+            u64::from(run.rounds),
+            &frames,
+            |f| {
+                format!(
+                    "{} (frame {request}, {}) was sent {} in {} and never answered, as far as the capture goes: the requester has given up or is about to (IBV_WC_RETRY_EXC_ERR)",
+                    if run.read { "the READ request" } else { "the request" },
+                    Psns(run.start.get(), 1),
+                    times(u64::from(run.rounds) + 1),
+                    since(begin, run.last_time),
+                ) + &format!("; the last time at {}", f.at(run.last_time))
+            },
+        );
+        if self.answers == 0 {
+            out.add(Kind::NoAnswer, place, begin, 1, &frames, |_| {
+                "nothing came back from this QP in the whole capture, and the requester repeats itself: there is no such QP, it is in the error state, or everything to or from it is lost".to_owned()
+            });
+        }
+    }
+
+    /// Late, not lost.
+    fn came_late(&mut self, run: &Episode, _out: &mut Findings, _place: Place) {
+        self.reordered += u64::from(run.filled);
+        let frames = self.reordered_frames.get_or_insert(run.frames);
+        frames.1 = run.frames.1;
+        if self.reordered_time == 0 {
+            self.reordered_time = run.time;
+        }
+    }
+
+    /// A gap that nothing filled.
+    pub(super) fn gap_left_open(&mut self, gap: &Gap, out: &mut Findings, place: Place) {
+        if gap.filled > 0 {
+            return;
+        }
+        let lost = u64::from(gap.count());
+        let (before, behind) = gap.frames;
+        let psns = Psns(gap.from.get(), gap.count());
+        if !self.reliable {
+            out.add(Kind::UcMessageLost, place, gap.time, lost, &[before, behind], |f| {
+                format!(
+                    "{} lost at {} ({psns}, between frames {before} and {behind}): the message is not delivered, and nothing sends it again (or the capture missed them: an unreliable connection has no acknowledgements that would tell)",
+                    packets(lost),
+                    f.at(gap.time),
+                )
+            });
+            return;
+        }
+        let (frame, why) = match gap.acked {
+            Some((frame, _)) => (
+                frame,
+                format!("the receiver acknowledged them (frame {frame})"),
+            ),
+            None => (
+                behind,
+                "the sender never sent them again, as it must if they are lost (no answer that covers them was captured)".to_owned(),
+            ),
+        };
+        out.add(
+            Kind::CaptureLoss,
+            place,
+            gap.time,
+            lost,
+            &[before, behind, frame],
+            |f| {
+                format!(
+                    "{} missing at {} ({psns}, between frames {before} and {behind}), but not lost in the network: {why}; the capture missed them",
+                    Many(lost, "packet"),
+                    f.at(gap.time),
+                )
+            },
+        );
+    }
+
+    /// A READ that nothing more is expected of.
+    pub(super) fn read_done(&mut self, read: &Read, out: &mut Findings, place: Place) {
+        let Some(hole) = read.hole.filter(|_| read.again == 0) else {
+            return;
+        };
+        let lost = u64::from(hole.count);
+        out.add(
+            Kind::CaptureLoss,
+            place,
+            hole.time,
+            lost,
+            &[hole.frames.0, hole.frames.1],
+            |f| {
+                format!(
+                    "{} missing at {} ({}, between frames {} and {}) and never asked for again: the requester had them, the capture missed them",
+                    Many(lost, "READ response packet"),
+                    f.at(hole.time),
+                    Psns(hole.from.get(), hole.count),
+                    hole.frames.0,
+                    hole.frames.1
+                )
+            },
+        );
+    }
+
+    /// A NAK, and nothing was sent again.
+    pub(super) fn nak_without_resend(
+        &mut self,
+        nak: &NakSeen,
+        acked: Option<u64>,
+        out: &mut Findings,
+        place: Place,
+    ) {
+        let frames: Vec<u64> = [Some(nak.frame), acked].into_iter().flatten().collect();
+        out.add(Kind::NakSequence, place, nak.time, 1, &frames, |f| {
+            let what = match acked {
+                Some(frame) => format!(
+                    "later it was acknowledged (frame {frame}): the capture missed what was sent again, or it came late"
+                ),
+                None => "nothing was sent again before the capture's end".to_owned(),
+            };
+            format!(
+                "the receiver missed {} at {} (NAK, PSN sequence error, frame {}); {what}",
+                Psns(nak.psn.get(), 1),
+                f.at(nak.time),
+                nak.frame
+            )
+        });
+    }
+
+    /// Nothing more comes.
+    pub(crate) fn finish(
+        &mut self,
+        now: i64,
+        verdicts: Verdicts,
+        out: &mut Findings,
+        place: Place,
+    ) {
+        for run in std::mem::take(&mut self.pending) {
+            self.decide(&run, false, out, place);
+        }
+        if let Some(run) = self.episode.take() {
+            self.decide(&run, true, out, place);
+        }
+        for gap in std::mem::take(&mut self.gaps) {
+            // Sent a moment before the end: what would tell has not come yet.
+            let open = verdicts.last && gap.acked.is_none() && gap.nak.is_some();
+            if !open {
+                self.gap_left_open(&gap, out, place);
+            }
+        }
+        let reads: Vec<Read> = self.reads.drain().collect();
+        for read in reads {
+            self.read_done(&read, out, place);
+        }
+        if let Some(nak) = self.nak.take() {
+            self.nak_without_resend(&nak, None, out, place);
+        }
+        if let Some(run) = self.rnr.take() {
+            self.rnr_left(&run, now.max(verdicts.end), out, place);
+        }
+    }
+
+    fn rnr_left(
+        &mut self,
+        run: &super::requests::RnrRun,
+        end: i64,
+        out: &mut Findings,
+        place: Place,
+    ) {
+        let waited = end.saturating_sub(run.times.1).max(0).unsigned_abs();
+        let silent = self.last_frame < run.frames.1;
+        let over = silent && (run.again > 0 || waited > 4 * run.timer_ns + 10_000_000);
+        let kind = if over { Kind::RnrExceeded } else { Kind::Rnr };
+        let frames = [run.frames.0, run.frames.1];
+        out.add(kind, place, run.times.0, run.naks, &frames, |f| {
+            let end = if over {
+                "then the requester sent no more: its RNR retries are used up (IBV_WC_RNR_RETRY_EXC_ERR), or the capture ends just before the next"
+            } else {
+                "it was still not ready when the capture ended"
+            };
+            format!(
+                "the receiver was not ready {} from {} to {} ({} to {}, {}): no receive was posted (RNR timer {}); {end}",
+                times(run.naks),
+                f.at(run.times.0),
+                f.at(run.times.1),
+                run.frames.0,
+                run.frames.1,
+                Psns(run.psn.get(), 1),
+                Span(run.timer_ns),
+            )
+        });
+    }
+}
+
+/// `1 packet was`, `3 packets were`.
+fn were(n: u64) -> String {
+    format!(
+        "{} {}",
+        Many(n, "packet"),
+        if n == 1 { "was" } else { "were" }
+    )
+}
+
+/// `1 packet was`, `3 packets were`; the wording drops the verb.
+fn packets(n: u64) -> Many {
+    Many(n, "packet")
+}
+
+fn lost_where(run: &Episode, lost: u64, f: &Findings) -> String {
+    match (run.gap, run.original) {
+        (Some(gap), _) => format!(
+            "{} lost at {} before the capture point ({}, between frames {} and {})",
+            packets(lost),
+            f.at(gap.time),
+            Psns(gap.from.get(), gap.count()),
+            gap.frames.0,
+            gap.frames.1
+        ),
+        (None, Some((frame, time))) => format!(
+            "a packet lost at {} behind the capture point ({}, captured as frame {frame})",
+            f.at(time),
+            Psns(run.start.get(), 1)
+        ),
+        (None, None) => format!(
+            "a packet lost before {} ({}; too long ago to name its frame)",
+            f.at(run.time),
+            Psns(run.start.get(), 1)
+        ),
+    }
+}
+
+/// How it ended.
+fn recovery(run: &Episode, begin: i64, sent: u64) -> String {
+    let rounds = if run.rounds > 1 {
+        format!(" in {} rounds", run.rounds)
+    } else {
+        String::new()
+    };
+    let resent = format!(
+        "{} sent again{rounds} ({})",
+        Many(sent, "packet"),
+        Frames(run.frames.0, run.frames.1)
+    );
+    match run.completed.or(run.recovered) {
+        Some((frame, time)) => format!(
+            "recovered by go-back-N {} later (frame {frame}); {resent}",
+            since(begin, time)
+        ),
+        None => format!("{resent}; no answer to them was captured"),
+    }
+}
+
+fn done(run: &Episode) -> String {
+    run.recovered.map_or_else(
+        || "; no answer to that was captured".to_owned(),
+        |(frame, time)| {
+            format!(
+                " and got it {} later (frame {frame})",
+                since(run.time, time)
+            )
+        },
+    )
+}
