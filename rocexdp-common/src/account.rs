@@ -49,20 +49,31 @@ const fn acknowledge_kind(aeth: Option<Aeth>, ack: Kind) -> Kind {
 }
 
 impl QpCounters {
-    /// Counts a packet of a local QP that has passed the checks. A CNP counts as one: its ICRC was right.
+    /// Counts a packet of a local QP that has passed the checks, and is no CNP.
     #[inline(always)]
     pub fn count_local(&mut self, packet: &Packet, terms: &Terms, now_ns: u64) {
-        if terms.resync != self.resync_seen {
-            self.resync(terms.resync, terms.request_psn, terms.response_psn);
-        }
+        self.take_resync(terms);
         self.count_packet(packet, now_ns);
         self.count_sequence(packet, terms.path_mtu, terms.at_gap);
     }
 
-    /// Everything but the sequence.
+    /// Counts a CNP of a local QP whose ICRC was right.
     #[inline(always)]
-    fn count_packet(&mut self, packet: &Packet, now_ns: u64) {
-        let kind = kind(packet);
+    pub fn count_cnp(&mut self, packet: &Packet, terms: &Terms, now_ns: u64) {
+        self.take_resync(terms);
+        self.count_kind(Kind::Cnp, packet, now_ns);
+        self.last_cnp_ns = now_ns;
+    }
+
+    #[inline(always)]
+    fn take_resync(&mut self, terms: &Terms) {
+        if terms.resync != self.resync_seen {
+            self.resync(terms.resync, terms.request_psn, terms.response_psn);
+        }
+    }
+
+    #[inline(always)]
+    fn count_kind(&mut self, kind: Kind, packet: &Packet, now_ns: u64) {
         if let Some(count) = self.kinds.get_mut(kind as usize) {
             count.packets += 1;
             count.bytes += u64::from(packet.end);
@@ -74,6 +85,13 @@ impl QpCounters {
         if now_ns > self.last_seen_ns {
             self.last_seen_ns = now_ns;
         }
+    }
+
+    /// Everything but the sequence.
+    #[inline(always)]
+    fn count_packet(&mut self, packet: &Packet, now_ns: u64) {
+        let kind = kind(packet);
+        self.count_kind(kind, packet, now_ns);
         if let Kind::Cnp = kind {
             self.last_cnp_ns = now_ns;
             return;

@@ -15,6 +15,7 @@ pub mod icrc;
 pub mod ids;
 pub mod mad;
 pub mod maps;
+pub mod news;
 pub mod opcode;
 pub mod parse;
 pub mod reason;

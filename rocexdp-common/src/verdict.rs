@@ -4,13 +4,19 @@
 //! maps, tests and the simulator with plain memory, so the two can't differ in a decision. It follows "The kernel
 //! side" of the design: whose packet it is, refusals with a reason, accounting, CNPs consumed, the rest to a socket.
 
+use network_types::eth::EthHdr;
+
 use crate::{
     account::CE,
     bytes::Bytes,
+    dissect::{ETH_LLDP, ETH_MAC_CONTROL, Found, mac_control},
     headers::{Bth, ICRC_LEN},
     icrc,
     ids::{Gid, Psn},
-    maps::{FlowKey, FlowState, QpConfig, QpCounters, QueueCounters, Reason, local_addr},
+    maps::{
+        FlowKey, FlowState, LinkControl, QpConfig, QpCounters, QueueCounters, Reason, local_addr,
+    },
+    news::News,
     opcode::{Operation, Transport},
     parse::{self, NotParsed, Packet},
     track::AtGap,
@@ -107,14 +113,22 @@ pub trait Env {
     /// Reads the configuration in a slot; `None`: the slot is free, or was written meanwhile, so that what was read
     /// may be of two publications.
     fn with_config<R>(&self, slot: u32, read: impl FnOnce(&QpConfig) -> R) -> Option<R>;
-    /// Works on entry `index` of `QP_COUNTERS`; `None`: there is none.
-    fn with_qp<R>(&mut self, index: u32, work: impl FnOnce(&mut QpCounters) -> R) -> Option<R>;
-    /// Works on a flow, entered if need be (then `bool` is true); `None`: it can't be had.
-    fn with_flow(&mut self, key: &FlowKey, work: impl FnOnce(&mut FlowState)) -> Option<bool>;
+    /// Entry `index` of `QP_COUNTERS`; `None`: there is none.
+    fn qp(&mut self, index: u32) -> Option<&mut QpCounters>;
+    /// A flow, entered if need be (then `bool` is true); `None`: it can't be had.
+    fn flow(&mut self, key: &FlowKey) -> Option<(&mut FlowState, bool)>;
     /// Counts an entry made in `FLOWS`.
     fn flow_inserted(&mut self);
     /// Marks a slot for the engine. Comes after the counters were written.
     fn mark_dirty(&mut self, slot: u32);
+    /// Picoseconds of a pause quantum; 0: not known.
+    fn quantum_ps(&self) -> u32;
+    /// This queue's entry of `LINK_CONTROL`; `None`: there is none.
+    fn link_control(&mut self) -> Option<&mut LinkControl>;
+    /// Sends a rare event, if the rate allows it.
+    fn event(&mut self, news: News, packet: &Packet);
+    /// Hands the frame to the recorder, if one listens; `headers`: its bytes before the payload.
+    fn tap(&mut self, headers: u32);
     /// Names the socket for the frame: entry `index` of `XSKS`. False: there is none.
     fn redirect(&mut self, index: u32) -> bool;
 }
@@ -123,18 +137,56 @@ pub trait Env {
 #[inline(always)]
 pub fn run<B: Bytes + ?Sized, E: Env>(frame: &B, env: &mut E) -> Outcome {
     let mut packet = Packet::EMPTY;
-    match parse::parse_into(frame, &mut packet) {
+    let outcome = match parse::parse_into(frame, &mut packet) {
         Ok(()) => roce(frame, &packet, env),
-        Err(NotParsed::Other) => Outcome::PassedOther(None),
+        Err(NotParsed::Other) => {
+            link_control(frame, env);
+            Outcome::PassedOther(None)
+        }
         Err(NotParsed::Malformed(reason)) if reason.is_rocev2() => {
             Outcome::PassedRoce(Some(reason))
         }
         Err(NotParsed::Malformed(reason)) => Outcome::PassedOther(Some(reason)),
+    };
+    if let Some(news) = News::of(outcome.reason(), &packet) {
+        env.event(news, &packet);
+    }
+    outcome
+}
+
+/// Counts pause frames and LLDP; the kernel gets them all the same.
+#[inline(always)]
+fn link_control<B: Bytes + ?Sized, E: Env>(frame: &B, env: &mut E) {
+    let at = EthHdr::LEN;
+    let Some(ether_type) = frame.load_rare(at - 2) else {
+        return;
+    };
+    match u16::from_be_bytes(ether_type) {
+        ETH_LLDP => {
+            if let Some(link) = env.link_control() {
+                link.lldp += 1;
+            }
+        }
+        ETH_MAC_CONTROL => {
+            let found = mac_control(frame, at as u32);
+            let (now, quantum) = (env.now_ns(true), env.quantum_ps());
+            let Some(link) = env.link_control() else {
+                return;
+            };
+            match found {
+                Ok(Found::Pfc(pfc)) => link.take_pfc(pfc.class_enable, pfc.quanta, quantum, now),
+                Ok(Found::GlobalPause { quanta }) => link.global.take(quanta, quantum, now),
+                _ => link.other_mac_control += 1,
+            }
+        }
+        _ => {}
     }
 }
 
 #[inline(always)]
 fn roce<B: Bytes + ?Sized, E: Env>(frame: &B, packet: &Packet, env: &mut E) -> Outcome {
+    let behind = packet.payload + packet.bth.pad as u32 + ICRC_LEN as u32;
+    env.tap(packet.end.saturating_sub(behind));
     let slot = packet.flow.dest_qpn & env.slot_mask();
     let claim = env.with_config(slot, |config| claim(packet, config));
     match claim.unwrap_or(Claim::None) {
@@ -186,11 +238,11 @@ pub fn claim(packet: &Packet, config: &QpConfig) -> Claim {
     if config.qpn != packet.flow.dest_qpn {
         return Claim::None;
     }
-    if config.local_gid != packet.flow.dst {
+    if !same(config.local_gid, packet.flow.dst) {
         return Claim::Elsewhere;
     }
     let connected = matches!(config.transport, RC | UC);
-    if connected && config.peer_gid != packet.flow.src {
+    if connected && !same(config.peer_gid, packet.flow.src) {
         return Claim::Refused(Reason::PeerAddress);
     }
     match packet.operation {
@@ -219,6 +271,13 @@ pub fn claim(packet: &Packet, config: &QpConfig) -> Claim {
         request_psn: Psn::new(config.resync_request_psn),
         response_psn: Psn::new(config.resync_response_psn),
     })
+}
+
+/// Compares by words. The arrays come by value, since the compiler then knows how they are aligned where they lie: by
+/// reference it would have the BPF program load and compare byte by byte.
+#[inline(always)]
+fn same(a: Gid, b: Gid) -> bool {
+    u128::from_ne_bytes(a) == u128::from_ne_bytes(b)
 }
 
 /// Why a packet that no QP claims must not reach the kernel, which would answer "port unreachable"; `None`: its
@@ -263,16 +322,14 @@ fn local<B: Bytes + ?Sized, E: Env>(
         .wrapping_mul(env.queues())
         .wrapping_add(env.queue());
     let redirected = env.redirect(socket);
-    let counted = env.with_qp(index, |counters| {
-        counters.count_local(packet, terms, now);
-        if redirected {
-            counters.redirected += 1;
-        } else {
-            counters.no_socket += 1;
-        }
-    });
-    if counted.is_none() {
+    let Some(counters) = env.qp(index) else {
         return Outcome::PassedRoce(Some(Reason::MapFull));
+    };
+    counters.count_local(packet, terms, now);
+    if redirected {
+        counters.redirected += 1;
+    } else {
+        counters.no_socket += 1;
     }
     if packet.ecn == CE {
         env.mark_dirty(slot);
@@ -298,19 +355,14 @@ fn cnp<B: Bytes + ?Sized, E: Env>(
     let Some(right) = icrc::check(frame, packet) else {
         return Outcome::Dropped(Reason::CnpMalformed);
     };
-    let counted = env.with_qp(index, |counters| {
-        if right {
-            counters.count_local(packet, terms, now);
-        } else {
-            counters.cnp_bad_icrc += 1;
-        }
-    });
-    if counted.is_none() {
+    let Some(counters) = env.qp(index) else {
         return Outcome::PassedRoce(Some(Reason::MapFull));
-    }
+    };
     if !right {
+        counters.cnp_bad_icrc += 1;
         return Outcome::Dropped(Reason::CnpIcrc);
     }
+    counters.count_cnp(packet, terms, now);
     env.mark_dirty(slot);
     Outcome::Consumed
 }
@@ -319,10 +371,12 @@ fn cnp<B: Bytes + ?Sized, E: Env>(
 #[inline(always)]
 fn foreign<E: Env>(packet: &Packet, env: &mut E) -> Outcome {
     let now = env.now_ns(is_news(packet));
-    match env.with_flow(&packet.flow, |flow| flow.count(packet, now)) {
-        None => return Outcome::PassedRoce(Some(Reason::MapFull)),
-        Some(true) => env.flow_inserted(),
-        Some(false) => {}
+    let Some((flow, inserted)) = env.flow(&packet.flow) else {
+        return Outcome::PassedRoce(Some(Reason::MapFull));
+    };
+    flow.count(packet, now);
+    if inserted {
+        env.flow_inserted();
     }
     let unknown = packet.operation.is_none().then_some(Reason::UnknownOpcode);
     Outcome::PassedRoce(unknown)

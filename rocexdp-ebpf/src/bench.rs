@@ -10,6 +10,7 @@
 mod endpoint;
 mod frame;
 mod maps;
+mod tap;
 
 use aya_ebpf::{
     bindings::xdp_action,

@@ -16,9 +16,7 @@ use crate::{
 #[inline(always)]
 pub fn program(ctx: &XdpContext) -> u32 {
     let md: *mut xdp_md = ctx.ctx;
-    // SAFETY: the kernel gave us the context.
-    let queue = unsafe { (*md).rx_queue_index };
-    let Some(mut maps) = Maps::of_queue(queue) else {
+    let Some(mut maps) = Maps::of(md) else {
         return xdp_action::XDP_PASS;
     };
     let outcome = verdict::run(&Frame::new(md), &mut maps);
@@ -27,7 +25,12 @@ pub fn program(ctx: &XdpContext) -> u32 {
         && let Some(reason) = outcome.reason()
     {
         // The reason's number: names would need a string for each here. Userspace has them.
-        info!(ctx, "refused: reason {}, queue {}", reason as u8, queue);
+        info!(
+            ctx,
+            "refused: reason {}, queue {}",
+            reason as u8,
+            maps.queue_index()
+        );
     }
     match outcome.action() {
         Action::Pass => xdp_action::XDP_PASS,

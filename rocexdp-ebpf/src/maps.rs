@@ -11,19 +11,23 @@ use core::{
 
 use aya_ebpf::{
     Global,
-    bindings::xdp_action,
-    helpers::generated::{bpf_ktime_get_coarse_ns, bpf_ktime_get_ns},
+    bindings::{xdp_action, xdp_md},
+    helpers::generated::{bpf_jiffies64, bpf_ktime_get_coarse_ns, bpf_ktime_get_ns},
     macros::map,
-    maps::{Array, HashMap, LruHashMap, XskMap},
+    maps::{Array, HashMap, LruHashMap, RingBuf, XskMap},
 };
 use rocexdp_common::{
     ids::Gid,
     maps::{
-        DEFAULT_FLOWS, DEFAULT_SLOTS, DirtyLine, FlowKey, FlowState, MAX_ADDRESSES, QpConfig,
-        QpCounters, QpEngine, QueueCounters, QueueEngine,
+        DEFAULT_FLOWS, DEFAULT_SLOTS, DirtyLine, EVENTS_BYTES, Event, FlowKey, FlowState,
+        LinkControl, MAX_ADDRESSES, QpConfig, QpCounters, QpEngine, QueueCounters, QueueEngine,
     },
+    news::News,
+    parse::Packet,
     verdict::{Env, Outcome},
 };
+
+use crate::tap::{self, XdpSource};
 
 /// `BPF_F_MMAPABLE` of include/uapi/linux/bpf.h.
 const MMAPABLE: u32 = aya_ebpf::bindings::BPF_F_MMAPABLE;
@@ -50,6 +54,10 @@ static FLOWS: LruHashMap<FlowKey, FlowState> = LruHashMap::with_max_entries(DEFA
 #[map]
 static LOCAL_ADDRS: HashMap<Gid, u32> = HashMap::with_max_entries(MAX_ADDRESSES, 0);
 #[map]
+static LINK_CONTROL: Array<LinkControl> = Array::with_max_entries(1, MMAPABLE);
+#[map]
+static EVENTS: RingBuf = RingBuf::with_byte_size(EVENTS_BYTES, 0);
+#[map]
 static XSKS: XskMap = XskMap::with_max_entries(1, 0);
 
 /// Receive queues that the maps have room for.
@@ -69,8 +77,13 @@ pub fn log_refusals() -> bool {
     LOG_REFUSALS.load() != 0
 }
 
-/// The maps as one receive queue uses them.
+/// Picoseconds of a pause quantum.
+#[unsafe(no_mangle)]
+static QUANTUM_PS: Global<u32> = Global::new(0);
+
+/// The maps as one frame uses them.
 pub struct Maps {
+    source: XdpSource,
     queue: u32,
     queues: u32,
     counters: NonNull<QueueCounters>,
@@ -79,15 +92,27 @@ pub struct Maps {
 impl Maps {
     /// `None`: there is no entry to count in.
     #[inline(always)]
-    pub fn of_queue(queue: u32) -> Option<Self> {
+    pub fn of(ctx: *mut xdp_md) -> Option<Self> {
+        // SAFETY: the context is the kernel's.
+        let queue = unsafe { (*ctx).rx_queue_index };
         let queues = N_QUEUES.load();
-        let entry = if queue < queues { queue } else { queues };
-        let counters = NonNull::new(QUEUE_COUNTERS.get_ptr_mut(entry)?)?;
+        let counters = NonNull::new(QUEUE_COUNTERS.get_ptr_mut(entry(queue, queues))?)?;
         Some(Self {
+            source: XdpSource(ctx),
             queue,
             queues,
             counters,
         })
+    }
+
+    /// The receive queue.
+    pub fn queue_index(&self) -> u32 {
+        self.queue
+    }
+
+    #[inline(always)]
+    fn entry(&self) -> u32 {
+        entry(self.queue, self.queues)
     }
 
     /// Books the frame on its queue.
@@ -96,6 +121,12 @@ impl Maps {
         // SAFETY: a map value; one writer.
         unsafe { self.counters.as_mut() }.book(outcome);
     }
+}
+
+/// The entry of a queue; all queues that the maps have no room for share the last.
+#[inline(always)]
+fn entry(queue: u32, queues: u32) -> u32 {
+    if queue < queues { queue } else { queues }
 }
 
 impl Env for Maps {
@@ -118,11 +149,19 @@ impl Env for Maps {
     fn now_ns(&self, exact: bool) -> u64 {
         if exact {
             // SAFETY: a helper call without arguments.
-            unsafe { bpf_ktime_get_ns() }
-        } else {
-            // SAFETY: a helper call without arguments.
-            unsafe { bpf_ktime_get_coarse_ns() }
+            return unsafe { bpf_ktime_get_ns() };
         }
+        // The kernel makes a load of this call (kernel/bpf/verifier.c, `do_misc_fixups`); the other is a real one.
+        // SAFETY: a helper call without arguments.
+        let tick = unsafe { bpf_jiffies64() };
+        // SAFETY: a map value; one writer, and no reference to it is held.
+        let counters = unsafe { &mut *self.counters.as_ptr() };
+        if counters.tick != tick {
+            counters.tick = tick;
+            // SAFETY: a helper call without arguments.
+            counters.tick_ns = unsafe { bpf_ktime_get_coarse_ns() };
+        }
+        counters.tick_ns
     }
 
     #[inline(always)]
@@ -155,14 +194,14 @@ impl Env for Maps {
     }
 
     #[inline(always)]
-    fn with_qp<R>(&mut self, index: u32, work: impl FnOnce(&mut QpCounters) -> R) -> Option<R> {
+    fn qp(&mut self, index: u32) -> Option<&mut QpCounters> {
         let entry = QP_COUNTERS.get_ptr_mut(index)?;
         // SAFETY: a map value; one writer.
-        Some(work(unsafe { &mut *entry }))
+        Some(unsafe { &mut *entry })
     }
 
     #[inline(always)]
-    fn with_flow(&mut self, key: &FlowKey, work: impl FnOnce(&mut FlowState)) -> Option<bool> {
+    fn flow(&mut self, key: &FlowKey) -> Option<(&mut FlowState, bool)> {
         let (entry, inserted) = match FLOWS.get_ptr_mut(key) {
             Some(entry) => (entry, false),
             None => {
@@ -177,8 +216,7 @@ impl Env for Maps {
             }
         };
         // SAFETY: a map value; an LRU map does not free it, at worst it becomes another flow's.
-        work(unsafe { &mut *entry });
-        Some(inserted)
+        Some((unsafe { &mut *entry }, inserted))
     }
 
     #[inline(always)]
@@ -192,6 +230,40 @@ impl Env for Maps {
         compiler_fence(Ordering::Release);
         mark(&DIRTY, slot);
         mark(&DIRTY_INDEX, slot / 64);
+    }
+
+    #[inline(always)]
+    fn quantum_ps(&self) -> u32 {
+        QUANTUM_PS.load()
+    }
+
+    #[inline(always)]
+    fn link_control(&mut self) -> Option<&mut LinkControl> {
+        let entry = LINK_CONTROL.get_ptr_mut(self.entry())?;
+        // SAFETY: a map value; one writer.
+        Some(unsafe { &mut *entry })
+    }
+
+    #[inline(always)]
+    fn event(&mut self, news: News, packet: &Packet) {
+        let now = self.now_ns(true);
+        // SAFETY: a map value; one writer.
+        let book = unsafe { &mut self.counters.as_mut().events };
+        if !book.allow(now) {
+            return;
+        }
+        let Some(mut record) = EVENTS.reserve::<Event>(0) else {
+            book.lost += 1;
+            return;
+        };
+        record.write(news.record(packet, self.queue, now));
+        record.submit(0);
+        book.sent += 1;
+    }
+
+    #[inline(always)]
+    fn tap(&mut self, headers: u32) {
+        tap::record(&self.source, Some(headers));
     }
 
     #[inline(always)]

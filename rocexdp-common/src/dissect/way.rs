@@ -301,7 +301,7 @@ fn grh<B: Bytes + ?Sized>(frame: &B, p: &mut Packet) -> Result<[u8; Bth::LEN], R
 
 /// Pause frames; other MAC control frames are none of ours.
 #[inline(always)]
-fn mac_control<B: Bytes + ?Sized>(frame: &B, at: u32) -> Result<Found, Reason> {
+pub(crate) fn mac_control<B: Bytes + ?Sized>(frame: &B, at: u32) -> Result<Found, Reason> {
     let at = at as usize;
     let opcode = frame.load_rare(at).ok_or(Reason::PauseMalformed)?;
     match u16::from_be_bytes(opcode) {

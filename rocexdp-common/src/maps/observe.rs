@@ -174,6 +174,21 @@ pub struct LinkControl {
     pub lldp: u64,
 }
 
+impl LinkControl {
+    /// Takes a PFC frame: bit `i` of `class_enable` says that priority `i`'s quanta count.
+    #[inline(always)]
+    pub fn take_pfc(&mut self, class_enable: u8, quanta: [u16; 8], quantum_ps: u32, now_ns: u64) {
+        self.pfc_frames += 1;
+        let mut enabled = class_enable;
+        for (priority, quanta) in self.pfc.iter_mut().zip(quanta) {
+            if enabled & 1 != 0 {
+                priority.take(quanta, quantum_ps, now_ns);
+            }
+            enabled >>= 1;
+        }
+    }
+}
+
 /// What a rare event is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]

@@ -29,8 +29,13 @@ pub struct QueueCounters {
     pub flow_inserts: u64,
     /// Rare events.
     pub events: EventBook,
+    /// The kernel's tick (jiffies) at which `tick_ns` was read: the program's own memory, so that it asks for the time once
+    /// a tick, not once a packet.
+    pub tick: u64,
+    /// CLOCK_MONOTONIC at that tick, ns.
+    pub tick_ns: u64,
     /// Reserved, 0.
-    pub reserved: [u64; 3],
+    pub reserved: u64,
     /// By [`super::Reason`].
     pub reasons: [u64; REASON_SLOTS],
 }
@@ -47,7 +52,9 @@ impl Default for QueueCounters {
             passed_other: 0,
             flow_inserts: 0,
             events: EventBook::default(),
-            reserved: [0; 3],
+            tick: 0,
+            tick_ns: 0,
+            reserved: 0,
             reasons: [0; REASON_SLOTS],
         }
     }

@@ -3,7 +3,9 @@
 use rocexdp_common::{
     bytes::Bytes,
     ids::Gid,
-    maps::{FlowKey, FlowState, QpConfig, QpCounters, QueueCounters},
+    maps::{Event, FlowKey, FlowState, LinkControl, QpConfig, QpCounters, QueueCounters},
+    news::News,
+    parse::Packet,
     verdict::{self, Env, Outcome},
 };
 
@@ -25,6 +27,13 @@ pub struct Model {
     pub sockets: Vec<u32>,
     /// `DIRTY`, byte by byte.
     pub dirty: Vec<u8>,
+    /// `LINK_CONTROL`, with the entry for other queues.
+    pub link_control: Vec<LinkControl>,
+    pub quantum_ps: u32,
+    /// What went into `EVENTS`.
+    pub events: Vec<Event>,
+    /// Header bytes of what the tap was offered.
+    pub tapped: Vec<u32>,
 }
 
 impl Model {
@@ -40,6 +49,10 @@ impl Model {
             addresses: vec![],
             sockets: vec![],
             dirty: vec![0; slots],
+            link_control: vec![LinkControl::default(); queues + 1],
+            quantum_ps: 0,
+            events: vec![],
+            tapped: vec![],
         }
     }
 
@@ -99,19 +112,17 @@ impl Env for Model {
             .map(read)
     }
 
-    fn with_qp<R>(&mut self, index: u32, work: impl FnOnce(&mut QpCounters) -> R) -> Option<R> {
-        self.counters.get_mut(index as usize).map(work)
+    fn qp(&mut self, index: u32) -> Option<&mut QpCounters> {
+        self.counters.get_mut(index as usize)
     }
 
-    fn with_flow(&mut self, key: &FlowKey, work: impl FnOnce(&mut FlowState)) -> Option<bool> {
-        if let Some((_, flow)) = self.flows.iter_mut().find(|(k, _)| k == key) {
-            work(flow);
-            return Some(false);
+    fn flow(&mut self, key: &FlowKey) -> Option<(&mut FlowState, bool)> {
+        let known = self.flows.iter().position(|(k, _)| k == key);
+        let at = known.unwrap_or(self.flows.len());
+        if known.is_none() {
+            self.flows.push((*key, FlowState::ZERO));
         }
-        let mut flow = FlowState::ZERO;
-        work(&mut flow);
-        self.flows.push((*key, flow));
-        Some(true)
+        Some((&mut self.flows[at].1, known.is_none()))
     }
 
     fn flow_inserted(&mut self) {
@@ -120,6 +131,27 @@ impl Env for Model {
 
     fn mark_dirty(&mut self, slot: u32) {
         self.dirty[slot as usize] = 1;
+    }
+
+    fn quantum_ps(&self) -> u32 {
+        self.quantum_ps
+    }
+
+    fn link_control(&mut self) -> Option<&mut LinkControl> {
+        let entry = self.queue.min(self.queues);
+        self.link_control.get_mut(entry as usize)
+    }
+
+    fn event(&mut self, news: News, packet: &Packet) {
+        let now = self.now;
+        if self.books().events.allow(now) {
+            self.books().events.sent += 1;
+            self.events.push(news.record(packet, self.queue, now));
+        }
+    }
+
+    fn tap(&mut self, headers: u32) {
+        self.tapped.push(headers);
     }
 
     fn redirect(&mut self, index: u32) -> bool {

@@ -15,6 +15,7 @@ use netlink_packet_route::{
 };
 
 use super::{Error, netlink::Socket};
+use crate::sys::ethtool;
 
 /// An Ethernet address.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -260,6 +261,15 @@ impl Link {
         match self.vlan {
             None => Ok(self.clone()),
             Some(vlan) => Self::by_index(vlan.parent),
+        }
+    }
+
+    /// Picoseconds of a pause quantum, 512 bit times at the link's rate; 0: the rate is not known. Call it in the link's
+    /// namespace.
+    pub fn pause_quantum_ps(&self) -> u32 {
+        match ethtool::speed_mbps(&self.name) {
+            Ok(Some(mbps)) => 512_000_000 / mbps,
+            _ => 0,
         }
     }
 

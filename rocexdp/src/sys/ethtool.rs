@@ -8,6 +8,7 @@ use std::{io, os::fd::AsRawFd};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 const SIOCETHTOOL: u32 = 0x8946;
+const ETHTOOL_GSET: u32 = 0x01;
 const ETHTOOL_STXCSUM: u32 = 0x17;
 const ETHTOOL_GSTRINGS: u32 = 0x1b;
 const ETHTOOL_GSTATS: u32 = 0x1d;
@@ -142,6 +143,20 @@ pub fn channels(name: &str) -> io::Result<Channels> {
         rx: rx + combined,
         tx: tx + combined,
     })
+}
+
+/// The link's rate, Mb/s; `None`: not known, for instance because the link is down. A virtual link says what its driver
+/// made up.
+///
+/// # Errors
+/// `EOPNOTSUPP` where the driver does not tell.
+pub fn speed_mbps(name: &str) -> io::Result<Option<u32>> {
+    // struct ethtool_cmd, 44 bytes: `speed` stands at 12, `speed_hi` at 28.
+    let mut buffer = [pair(ETHTOOL_GSET, 0), 0, 0, 0, 0, 0];
+    request(name, &mut buffer)?;
+    let half = |word: u32| u32::from(u16::from_ne_bytes([word.to_ne_bytes()[0], word.to_ne_bytes()[1]]));
+    let mbps = half(unpair(buffer[3]).1) << 16 | half(unpair(buffer[1]).1);
+    Ok((mbps != 0 && mbps != u32::MAX).then_some(mbps))
 }
 
 /// The driver's own statistics, in its order.

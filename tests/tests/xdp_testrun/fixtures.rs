@@ -7,7 +7,7 @@ use rocexdp_common::{
 };
 
 use crate::{
-    kernel::{SLOTS, TOLD},
+    kernel::{QUANTUM_PS, SLOTS, TOLD},
     support::{
         model::Model,
         packet::{A4, A6, Addr, B4, B6, C4, Spec},
@@ -38,6 +38,7 @@ pub fn config(qpn: u32, transport: u8, local: Addr, peer: Addr) -> QpConfig {
 
 pub fn model() -> Model {
     let mut m = Model::new(SLOTS as usize, TOLD as usize);
+    m.quantum_ps = QUANTUM_PS;
     m.add(QpConfig {
         resync: 1,
         resync_request_psn: 100,
@@ -343,5 +344,23 @@ pub fn fixtures() -> Vec<(&'static str, Vec<u8>, Outcome)> {
     let mut arp = send(RC4, 1).build();
     arp[13] = 6;
     add("arp", arp, PassedOther(None));
+    let control = |ether_type: u16, body: &[u8]| {
+        let mut frame = vec![1, 0x80, 0xc2, 0, 0, 1, 2, 0, 0, 0, 0, 1];
+        frame.extend(ether_type.to_be_bytes());
+        frame.extend(body);
+        frame.resize(60, 0);
+        frame
+    };
+    // Priority 3 for all 65535 quanta, priority 5 may go on; 7's time does not count.
+    let pfc = [
+        1, 1, 0, 0x28, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0, 0, 0, 0, 0, 0, 0, 9,
+    ];
+    add("pfc", control(0x8808, &pfc), PassedOther(None));
+    add("pause", control(0x8808, &[0, 1, 0, 7]), PassedOther(None));
+    add("mac control", control(0x8808, &[9, 9]), PassedOther(None));
+    let mut cut = control(0x8808, &pfc);
+    cut.truncate(30);
+    add("pfc cut short", cut, PassedOther(None));
+    add("lldp", control(0x88cc, &[2, 7, 4]), PassedOther(None));
     all
 }

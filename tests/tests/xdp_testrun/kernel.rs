@@ -20,7 +20,10 @@ use rocexdp::{
     xsk::{Xsk, XskConfig, ZeroCopy},
 };
 use rocexdp_common::{
-    maps::{self, DirtyLine, FlowKey, FlowState, QpConfig, QpCounters, QueueCounters, Tracker},
+    maps::{
+        self, DirtyLine, Event, EventBook, FlowKey, FlowState, LinkControl, QpConfig, QpCounters,
+        QueueCounters, Tracker,
+    },
     verdict::Action,
 };
 
@@ -30,6 +33,8 @@ use crate::support::model::Model;
 pub const QUEUES: u32 = 3;
 /// Queues that the program is told of: one less, so that a queue beyond can be tried.
 pub const TOLD: u32 = 2;
+/// A pause quantum at 10 Gb/s.
+pub const QUANTUM_PS: u32 = 51_200;
 /// QP slots.
 pub const SLOTS: u32 = 128;
 
@@ -132,6 +137,8 @@ impl Kernel {
             .map_max_entries(maps::DIRTY, SLOTS.div_ceil(64))
             .map_max_entries(maps::DIRTY_INDEX, SLOTS.div_ceil(4096))
             .map_max_entries(maps::FLOWS, 4096)
+            .map_max_entries(maps::LINK_CONTROL, TOLD + 1)
+            .override_global(maps::GLOBAL_QUANTUM_PS, &QUANTUM_PS, true)
             .map_max_entries(maps::XSKS, 4 * TOLD)
             .load(&object())
             .expect("the object");
@@ -223,6 +230,17 @@ impl Kernel {
         records
     }
 
+    /// What stands in `EVENTS`, in order.
+    pub fn events(&mut self) -> Vec<Event> {
+        let map = self.ebpf.map_mut(maps::EVENTS).expect(maps::EVENTS);
+        let mut ring: RingBuf<_> = map.try_into().expect("a ring buffer");
+        let mut events = vec![];
+        while let Some(record) = ring.next() {
+            events.push(bytemuck::pod_read_unaligned(&record));
+        }
+        events
+    }
+
     fn array<const N: usize>(&self, name: &str) -> Array<&MapData, [u8; N]> {
         self.ebpf.map(name).expect(name).try_into().expect(name)
     }
@@ -265,6 +283,8 @@ impl Kernel {
         m.counters = self.values::<QpCounters, { size_of::<QpCounters>() }>(maps::QP_COUNTERS);
         m.queue_counters =
             self.values::<QueueCounters, { size_of::<QueueCounters>() }>(maps::QUEUE_COUNTERS);
+        m.link_control =
+            self.values::<LinkControl, { size_of::<LinkControl>() }>(maps::LINK_CONTROL);
         let dirty = self.values::<DirtyLine, 64>(maps::DIRTY);
         m.dirty = dirty.iter().flat_map(|line| line.0).collect();
         let flows: HashMap<_, [u8; size_of::<FlowKey>()], [u8; size_of::<FlowState>()]> = self
@@ -307,6 +327,25 @@ fn strip_times(m: &mut Model) -> u64 {
             *time = (*time).min(1);
         }
     }
+    for queue in &mut m.queue_counters {
+        queue.tick = 0;
+        queue.tick_ns = 0;
+        // How many of them the rate limit lets through is a matter of time.
+        queue.events = EventBook {
+            sent: queue.events.sent + queue.events.suppressed + queue.events.lost,
+            ..EventBook::default()
+        };
+    }
+    for priority in m
+        .link_control
+        .iter_mut()
+        .flat_map(|link| link.pfc.iter_mut().chain([&mut link.global]))
+    {
+        // How long it was asked to pause must be the same; when, and how much of it has gone by, can't be.
+        priority.until_ns -= priority.since_ns;
+        priority.since_ns = priority.since_ns.min(1);
+        priority.paused_ns = 0;
+    }
     m.flows
         .sort_by_key(|(key, _)| (key.src, key.dst, key.dest_qpn));
     newest
@@ -326,6 +365,7 @@ pub fn assert_same(kernel: &Kernel, model: &Model) {
     assert_eq!(real.counters.len(), model.counters.len());
     assert_eq!(real.flows, model.flows);
     assert_eq!(real.dirty, model.dirty);
+    assert_eq!(real.link_control, model.link_control);
     assert_eq!(
         real.configs, model.configs,
         "the program does not write configuration"

@@ -13,7 +13,7 @@ mod kernel;
 use fixtures::{RC4, RC6, UC4, UD4, fixtures, model, send, six};
 use kernel::{Kernel, SLOTS, Stage, TOLD, assert_same, figures, newest_time};
 use rocexdp_common::{
-    maps::{PROGRAM_FRAGS, PROGRAM_PLAIN, Reason},
+    maps::{EventKind, PROGRAM_FRAGS, PROGRAM_PLAIN, Reason},
     opcode::{Opcode, rc},
     verdict::{Action, Outcome},
 };
@@ -45,6 +45,17 @@ fn fixtures_have_their_verdict_and_change_the_maps_as_the_pure_function_says() {
                 assert_eq!(kernel.run(&frame), outcome.action(), "{program}: {name}");
                 assert_same(&kernel, &model);
             }
+            let mut events = kernel.events();
+            for event in &mut events {
+                event.time_ns = model.now;
+            }
+            assert_eq!(events, model.events, "{program}");
+            let naks = |kind: EventKind| events.iter().filter(|e| e.kind == kind as u32).count();
+            assert_eq!(
+                (naks(EventKind::Nak), naks(EventKind::RnrNak)),
+                (1, 1),
+                "{program}"
+            );
             // Figures worked out by hand, lest model and program err together.
             let maps = kernel.maps();
             let rc4 = &maps.counters[5 * TOLD as usize];
@@ -56,6 +67,18 @@ fn fixtures_have_their_verdict_and_change_the_maps_as_the_pure_function_says() {
             );
             let uc4 = &maps.counters[6 * TOLD as usize];
             assert_eq!(figures(&uc4.requests), [13, 1, 1, 3, 0]);
+            let link = &maps.link_control[0];
+            assert_eq!(
+                (link.pfc_frames, link.other_mac_control, link.lldp),
+                (1, 2, 1)
+            );
+            assert_eq!(
+                (link.pfc[3].pauses, link.pfc[5].resumes, link.pfc[7].pauses),
+                (1, 1, 0)
+            );
+            // 65535 quanta of 51.2 ns.
+            assert_eq!(link.pfc[3].until_ns - link.pfc[3].since_ns, 3_355_392);
+            assert_eq!(link.global.until_ns - link.global.since_ns, 358);
             let lit: Vec<_> = (0..)
                 .zip(&maps.dirty)
                 .filter(|(_, d)| **d != 0)
