@@ -14,7 +14,7 @@ use super::completions::Completions;
 use super::send::{SendState, Wqe};
 use crate::drop::DropReason;
 use crate::ids::Psn;
-use crate::time::Timestamp;
+use crate::time::{Timestamp, nanos};
 use crate::verbs::{CqeOpcode, SendOp, SendQueue, Status};
 
 /// `rnr_retry` that means "for ever".
@@ -109,6 +109,9 @@ fn advance(
 ) -> bool {
     if !s.acknowledge(packet) {
         return false;
+    }
+    if let Some(time) = s.take_round_trip(packet, now) {
+        cq.stats.rtt.take(nanos(time));
     }
     while s.wqes.front().is_some_and(|w| w.end() <= packet) {
         if let Some(wqe) = s.pop() {

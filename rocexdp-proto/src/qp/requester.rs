@@ -64,6 +64,9 @@ pub(crate) fn next(s: &mut SendState, sq: &SendQueue, now: Timestamp) -> Option<
     s.high = s.high.max(s.next);
     if ack_req {
         s.asked = s.asked.max(s.next);
+        if !request.again && s.timed.is_none() {
+            s.timed = Some((s.next - 1, now));
+        }
         if s.ack_deadline.is_none() {
             s.ack_deadline = s.timeout.map(|t| now + t);
         }

@@ -51,6 +51,8 @@ pub(crate) struct SendState {
     pub(crate) cursor: usize,
     /// When an answer is overdue.
     pub(crate) ack_deadline: Option<Timestamp>,
+    /// A packet that asked for an answer, sent once and not answered, and when it left: one at a time is timed.
+    pub(crate) timed: Option<(u64, Timestamp)>,
     /// No packet before this time: the peer was not ready.
     pub(crate) rnr_until: Option<Timestamp>,
     pub(crate) retry_left: u8,
@@ -77,6 +79,7 @@ impl SendState {
             wqes: VecDeque::with_capacity(depth as usize),
             cursor: 0,
             ack_deadline: None,
+            timed: None,
             rnr_until: None,
             retry_left: 0,
             rnr_left: 0,
@@ -112,6 +115,7 @@ impl SendState {
             self.cursor,
         ) = (0, 0, 0, 0, 0, 0);
         self.ack_deadline = None;
+        self.timed = None;
         self.rnr_until = None;
     }
 
@@ -155,6 +159,14 @@ impl SendState {
         self.cursor = 0;
         self.asked = self.una;
         self.ack_deadline = None;
+        // Which of the two is answered could not be told (Karn's rule).
+        self.timed = None;
+    }
+
+    /// How long the timed packet waited, if it is before `packet`, which is acknowledged now.
+    pub(crate) fn take_round_trip(&mut self, packet: u64, now: Timestamp) -> Option<Duration> {
+        let (_, since) = self.timed.take_if(|(timed, _)| *timed < packet)?;
+        Some(now.saturating_since(since))
     }
 
     /// Removes the oldest request, which has completed.
