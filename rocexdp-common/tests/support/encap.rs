@@ -2,7 +2,10 @@
 //!
 //! Independent of the crate's parser: headers are written from their layouts (include/net/{vxlan,geneve,gre,erspan}.h).
 
-use rocexdp_common::{headers::Bth, opcode::Opcode};
+use rocexdp_common::{
+    headers::Bth,
+    opcode::{Opcode, Operation},
+};
 
 use super::packet::{Addr, B6, C4, Spec, hex, icrc};
 
@@ -381,13 +384,22 @@ pub fn frame(name: &str) -> Vec<u8> {
         .1
 }
 
-/// A packet of an opcode, with its extension headers filled with bytes that differ, and 8 bytes of payload.
+/// A packet of an opcode, with its extension headers filled with bytes that differ, and the payload that it may have.
 pub fn of_opcode(opcode: Opcode) -> Spec {
     let len = rocexdp_common::opcode::extensions_len(opcode.extensions().unwrap_or(0));
     let headers: Vec<u8> = (0..len as u8)
         .map(|i| i.wrapping_mul(37).wrapping_add(1))
         .collect();
-    let spec = Spec::new(opcode, QPN, PSN).headers(&headers).payload(8);
+    let payload = match opcode.decode() {
+        None => 8,
+        Some((Operation::Cnp, _)) => 16,
+        Some((Operation::Send | Operation::Write | Operation::ReadResponse, _)) => 32,
+        Some((Operation::AtomicWrite, _)) => 8,
+        Some(_) => 0,
+    };
+    let spec = Spec::new(opcode, QPN, PSN)
+        .headers(&headers)
+        .payload(payload);
     Spec {
         bth: Bth {
             ack_req: true,
@@ -395,11 +407,6 @@ pub fn of_opcode(opcode: Opcode) -> Spec {
             mig_req: true,
             pkey: 0x8123,
             ..spec.bth
-        },
-        payload: if opcode.0 == 0x81 {
-            vec![0; 16]
-        } else {
-            spec.payload
         },
         ..spec
     }
