@@ -418,8 +418,11 @@ impl Analyser {
         let peer = match half.peer {
             Some(peer) => peer,
             None => match self.tie_by_answer(id, &answer) {
-                Some(peer) => peer,
-                None => return,
+                Some(peer) => {
+                    self.answer_late(id, peer);
+                    peer
+                }
+                None => return self.keep_answer(id, &answer),
             },
         };
         let Some(asked) = self.table.get_mut(peer) else {

@@ -17,6 +17,7 @@ use crate::{
 impl Analyser {
     /// Ends all streams and adds the summaries.
     pub(super) fn summarise(&mut self) {
+        self.tie_the_lonely();
         let end = self.totals.times.map_or(0, |(_, last)| last);
         let count = u32::try_from(self.table.all().len()).unwrap_or(u32::MAX);
         for id in 0..count {

@@ -1,18 +1,23 @@
 //! Which two directions are one QP pair, where no connection manager said so.
 //!
 //! An RC packet names its destination QP only. An answer whose PSN fits requests of exactly one untied QP between the same
-//! addresses ties the two; if it fits several, later answers decide, and if none ever does, the pair stays untied. UD and
-//! RD carry the sender's QP.
+//! addresses ties the two; if it fits several, later answers decide, and if none ever does, the pair stays untied. Two UC QPs that
+//! are alone between their addresses are taken for a pair. UD and RD carry the sender's QP.
 
 use super::{
     Analyser,
     table::{Key, Table},
 };
+use rocexdp_common::opcode::Transport;
+
+use crate::findings::Place;
 use crate::flow::{Answer, Half, TiedBy, half::Connection};
 
 /// Answers that are compared each; later only one of [`RARELY`].
 const ALWAYS: u32 = 32;
 const RARELY: u32 = 64;
+/// Answers kept for when their requests' QP is known.
+const KEPT: usize = 16;
 /// Candidates looked at for one answer.
 const CANDIDATES: usize = 4096;
 
@@ -42,6 +47,58 @@ impl Analyser {
         let peer = found?;
         tie(&mut self.table, peer, id, TiedBy::Heuristic, None);
         Some(peer)
+    }
+
+    /// Nothing fits yet: the answer may say more when its request's QP is known.
+    pub(super) fn keep_answer(&mut self, id: u32, answer: &Answer) {
+        if let Some(half) = self.table.get_mut(id) {
+            if half.unmatched.len() >= KEPT {
+                half.unmatched.remove(0);
+            }
+            half.unmatched.push(*answer);
+        }
+    }
+
+    /// The answers kept of a direction that was tied just now.
+    pub(super) fn answer_late(&mut self, id: u32, peer: u32) {
+        let Some(half) = self.table.get_mut(id) else {
+            return;
+        };
+        let kept = std::mem::take(&mut half.unmatched);
+        let Some(asked) = self.table.get_mut(peer) else {
+            return;
+        };
+        for answer in kept {
+            if asked.requests.is_near(answer.psn) {
+                asked
+                    .requests
+                    .answered(&answer, &mut self.findings, Place::Half(peer));
+            }
+        }
+    }
+
+    /// At the end: two unreliable connections that are alone between their addresses are one QP pair.
+    pub(super) fn tie_the_lonely(&mut self) {
+        let count = u32::try_from(self.table.all().len()).unwrap_or(u32::MAX);
+        for id in 0..count {
+            let Some(half) = self.table.get(id) else {
+                continue;
+            };
+            if half.transport != Transport::Uc || half.peer.is_some() {
+                continue;
+            }
+            let (src, dst) = (half.src, half.dst);
+            let (ways, back) = (self.table.untied(&src, &dst), self.table.untied(&dst, &src));
+            if let ([only], [other]) = (ways, back)
+                && self
+                    .table
+                    .get(*other)
+                    .is_some_and(|half| half.transport == Transport::Uc)
+            {
+                let (only, other) = (*only, *other);
+                tie(&mut self.table, only, other, TiedBy::Heuristic, None);
+            }
+        }
     }
 
     /// A datagram's sender QP is in it: the way back is known as soon as it is used.

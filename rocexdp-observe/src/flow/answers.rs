@@ -8,11 +8,11 @@ use rocexdp_common::{ids::Psn, opcode::Position, track::read_psns};
 use super::{
     history::Sent,
     reads::Hole,
-    requests::{NakSeen, Requests, RnrRun, Seen},
+    requests::{AtomicAnswer, NakSeen, Requests, RnrRun, Seen},
 };
 use crate::findings::{
     Findings, Kind, Place,
-    words::{Psns, Span},
+    words::{Frames, Psns, Span},
 };
 
 /// What an answer is.
@@ -91,7 +91,7 @@ impl Requests {
             }
             AnswerKind::AtomicAck(value) => {
                 self.named(a);
-                self.last_atomic = value;
+                self.atomic_answered(a.psn, value);
                 self.advance(a.psn.add(1), a, out, place);
             }
             AnswerKind::NakSequence => {
@@ -142,6 +142,19 @@ impl Requests {
                 run.held = Some(a.psn);
             } else if sent.copies >= 2 && sent.acks >= 2 {
                 run.second_answer = run.second_answer.or(Some(a.frame));
+            }
+        }
+    }
+
+    fn atomic_answered(&mut self, psn: Psn, value: Option<u64>) {
+        match &mut self.last_atomic {
+            Some(known) if known.psn == psn => known.second = value,
+            _ => {
+                self.last_atomic = value.map(|first| AtomicAnswer {
+                    psn,
+                    first,
+                    second: None,
+                });
             }
         }
     }
@@ -394,11 +407,10 @@ impl Requests {
             &[run.frames.0, run.frames.1, a.frame],
             |f| {
                 format!(
-                    "the receiver was not ready {} from {} on ({} to {}, {}): no receive was posted (RNR timer {}); the request was sent again {} and got through {} after the first refusal",
+                    "the receiver was not ready {} from {} on ({}, {}): no receive was posted (RNR timer {}); the request was sent again {} and got through {} after the first refusal",
                     super::verdict::times(run.naks),
                     f.at(run.times.0),
-                    run.frames.0,
-                    run.frames.1,
+                    Frames(run.frames.0, run.frames.1),
                     Psns(run.psn.get(), 1),
                     Span(run.timer_ns),
                     super::verdict::times(run.again),

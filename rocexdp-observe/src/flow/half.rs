@@ -8,7 +8,7 @@ use rocexdp_common::{
 };
 use serde::Serialize;
 
-use super::{copies::Copies, requests::Requests};
+use super::{answers::Answer, copies::Copies, requests::Requests};
 
 /// How two directions were tied together.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
@@ -224,6 +224,8 @@ pub struct Half {
     pub tied_by: TiedBy,
     /// Answers that were compared with candidates in vain.
     pub tie_attempts: u32,
+    /// The last answers that no request was found for.
+    pub unmatched: Vec<Answer>,
     /// The connection that the communication manager made.
     pub connection: Option<Connection>,
     /// Packets, copies of frames not among them.
@@ -279,6 +281,7 @@ impl Half {
             peer: None,
             tied_by: TiedBy::None,
             tie_attempts: 0,
+            unmatched: Vec::new(),
             connection: None,
             packets: 0,
             bytes: 0,

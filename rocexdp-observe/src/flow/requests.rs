@@ -96,6 +96,14 @@ pub(super) struct NakSeen {
     pub late: bool,
 }
 
+/// The result of an atomic, and of its answer again.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct AtomicAnswer {
+    pub psn: Psn,
+    pub first: u64,
+    pub second: Option<u64>,
+}
+
 /// The stream.
 #[derive(Clone, Debug, Default)]
 pub struct Requests {
@@ -118,7 +126,7 @@ pub struct Requests {
     pub(super) last_time: i64,
     pub(super) last_answer: Option<(u64, i64, Psn)>,
     pub(super) last_reth: Option<(Psn, u64, u32, u32, u64)>,
-    pub(super) last_atomic: Option<u64>,
+    pub(super) last_atomic: Option<AtomicAnswer>,
     /// Path MTU in bytes, 0: not known.
     pub path_mtu: u32,
     /// Requests seen.
@@ -196,6 +204,13 @@ impl Requests {
     #[must_use]
     pub const fn first_frame(&self) -> Option<u64> {
         self.first_frame
+    }
+
+    /// Whether a PSN belongs to the stream as it is now.
+    #[must_use]
+    pub fn is_near(&self, psn: Psn) -> bool {
+        self.next
+            .is_some_and(|next| psn.diff(next).unsigned_abs() < RESTART)
     }
 
     /// Takes a request packet.

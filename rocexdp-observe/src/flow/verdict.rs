@@ -100,7 +100,9 @@ impl Requests {
             return;
         }
         self.count_filled(run);
-        let begin = run.gap.map_or(nak.1, |gap| gap.time);
+        let begin = run
+            .gap
+            .map_or(run.original.map_or(nak.1, |o| o.1), |gap| gap.time);
         let frames = [
             run.gap
                 .map_or(run.original.map_or(nak.0, |o| o.0), |gap| gap.frames.0),
@@ -113,9 +115,9 @@ impl Requests {
         let lost = u64::from(run.filled).max(1);
         out.add(Kind::PacketLoss, place, begin, lost, &frames, |f| {
             format!(
-                "{}; {}, {}",
+                "{} (NAK, PSN sequence error, in frame {}), {}",
                 lost_where(run, lost, f),
-                format_args!("NAK (PSN sequence error) in frame {}", nak.0),
+                nak.0,
                 recovery(run, begin, sent)
             )
         });
@@ -192,16 +194,23 @@ impl Requests {
             format!(" and acknowledged again in frame {frame}")
         });
         if run.atomic {
-            let value = self
-                .last_atomic
-                .map_or_else(String::new, |value| format!(" (value {value:#x})"));
+            let result = self.last_atomic.filter(|known| known.psn == run.start);
             out.add(Kind::AtomicReplayed, place, run.time, 1, &frames, |f| {
+                let end = match (run.second_answer, result.map(|r| (r.first, r.second))) {
+                    (Some(frame), Some((first, Some(second)))) if first == second => format!(
+                        "answered in frame {frame} with the same result ({first:#x}): replayed, not executed twice"
+                    ),
+                    (Some(frame), Some((first, Some(second)))) => format!(
+                        "answered in frame {frame} with another result ({second:#x}, before {first:#x}): executed twice, or the memory was changed in between"
+                    ),
+                    (Some(frame), _) => format!("answered in frame {frame}"),
+                    (None, _) => "not answered again in the capture".to_owned(),
+                };
                 format!(
-                    "the answer in frame {} to the atomic in frame {request} was lost behind the capture point; it was sent again at {} (frame {}) and answered from the stored result{value}{}: it was not executed twice",
+                    "the answer in frame {} to the atomic in frame {request} was lost behind the capture point; the atomic was sent again at {} (frame {}) and {end}",
                     answer.0,
                     f.at(run.time),
                     run.frames.0,
-                    run.second_answer.map_or_else(String::new, |frame| format!(" in frame {frame}")),
                 )
             });
             return;
@@ -265,19 +274,23 @@ impl Requests {
         let begin = run
             .gap
             .map_or(run.original.map_or(run.time, |o| o.1), |g| g.time);
-        let frames = [
-            run.gap.map_or(request, |gap| gap.frames.0),
-            run.gap.map_or(request, |gap| gap.frames.1),
-            run.frames.0,
-            run.frames.1,
-            run.recovered.map_or(run.frames.1, |r| r.0),
-        ];
         // What the responder had, it acknowledged again unasked: the next was the one that was lost.
         let lost = run.held.map(|held| held.add(1));
         let behind = lost.and_then(|psn| self.history.get(psn).copied());
+        let behind = behind.filter(|sent| sent.frame < run.frames.0);
+        let frames = [
+            run.gap.map_or(request, |gap| gap.frames.0),
+            run.gap.map_or(request, |gap| gap.frames.1),
+            behind.map_or(request, |sent| sent.frame),
+            run.frames.0,
+            run.frames.1,
+            run.completed
+                .or(run.recovered)
+                .map_or(run.frames.1, |r| r.0),
+        ];
         out.add(Kind::PacketLoss, place, begin, u64::from(run.filled).max(1), &frames, |f| {
             let what = match (lost, behind) {
-                (Some(psn), Some(sent)) if sent.frame < run.frames.0 => format!(
+                (Some(psn), Some(sent)) => format!(
                     "{} (frame {}) was lost behind the capture point: the responder had all before it",
                     Psns(psn.get(), 1),
                     sent.frame
@@ -511,12 +524,11 @@ impl Requests {
                 "it was still not ready when the capture ended"
             };
             format!(
-                "the receiver was not ready {} from {} to {} ({} to {}, {}): no receive was posted (RNR timer {}); {end}",
+                "the receiver was not ready {} from {} to {} ({}, {}): no receive was posted (RNR timer {}); {end}",
                 times(run.naks),
                 f.at(run.times.0),
                 f.at(run.times.1),
-                run.frames.0,
-                run.frames.1,
+                Frames(run.frames.0, run.frames.1),
                 Psns(run.psn.get(), 1),
                 Span(run.timer_ns),
             )
@@ -541,7 +553,7 @@ fn packets(n: u64) -> Many {
 fn lost_where(run: &Episode, lost: u64, f: &Findings) -> String {
     match (run.gap, run.original) {
         (Some(gap), _) => format!(
-            "{} lost at {} before the capture point ({}, between frames {} and {})",
+            "{} lost at {} before the capture point: {}, between frames {} and {}",
             packets(lost),
             f.at(gap.time),
             Psns(gap.from.get(), gap.count()),
@@ -549,12 +561,12 @@ fn lost_where(run: &Episode, lost: u64, f: &Findings) -> String {
             gap.frames.1
         ),
         (None, Some((frame, time))) => format!(
-            "a packet lost at {} behind the capture point ({}, captured as frame {frame})",
+            "at least 1 packet lost at {} behind the capture point: frame {frame}, {}",
             f.at(time),
             Psns(run.start.get(), 1)
         ),
         (None, None) => format!(
-            "a packet lost before {} ({}; too long ago to name its frame)",
+            "at least 1 packet lost before {}: {}, too long ago to name its frame",
             f.at(run.time),
             Psns(run.start.get(), 1)
         ),

@@ -264,7 +264,7 @@ fn notes(
         _ => {}
     }
     if members.iter().any(|half| half.tied_by == TiedBy::Heuristic) {
-        notes.push("the directions were tied by addresses and fitting PSNs, not by the connection's making");
+        notes.push("the directions were tied by addresses and fitting PSNs (UC: as the only two between them), not by the connection's making");
     }
     if members.iter().any(|half| half.icrc_unknown > 0) {
         notes.push("some ICRCs are unknown: packets captured in part, or not checked");
