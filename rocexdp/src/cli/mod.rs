@@ -5,9 +5,14 @@
 
 mod copy;
 mod counters;
+mod events;
 mod lab;
+mod monitor;
+mod pcap;
 mod qp;
 mod run;
+mod top;
+mod watched;
 
 use std::{ffi::OsString, fmt, io, process::ExitCode, time::Duration};
 
@@ -44,6 +49,14 @@ enum Command {
     Qp(qp::Command),
     /// Look at what came in on each receive queue, and where it went
     Counters(counters::Args),
+    /// Watch RoCEv2 traffic of any kind on interfaces: rates, congestion, loss, round trips of each QP, as text or JSON
+    Monitor(Box<monitor::Args>),
+    /// The same on a terminal, with sorting, filters, curves and a heatmap
+    Top(Box<top::Args>),
+    /// Rare events: NAKs, refused packets, exhausted retries, PFC storms
+    Events(events::Args),
+    /// Tell what a capture says: per QP pair, and what went wrong, in plain words
+    Pcap(Box<pcap::Args>),
     /// Keep a lab: two hosts and a wire between them, as network namespaces
     #[command(subcommand)]
     Lab(lab::Command),
@@ -95,6 +108,10 @@ fn dispatch(cli: Cli) -> anyhow::Result<()> {
         Command::Copy(args) => copy::run(*args),
         Command::Qp(command) => qp::run(command),
         Command::Counters(args) => counters::run(&args),
+        Command::Monitor(args) => monitor::run(*args),
+        Command::Top(args) => top::run(*args),
+        Command::Events(args) => events::run(&args),
+        Command::Pcap(args) => pcap::run(*args),
         Command::Lab(command) => lab::run(command),
         Command::Demo(args) => demo::run(&args),
         Command::Bench(args) => bench::run(&args),

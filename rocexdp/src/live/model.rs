@@ -91,6 +91,10 @@ pub struct IfaceSnapshot {
     /// Per receive queue: what XDP counted, and the engine where there is one. The last entry, without engine, is of frames
     /// of queues that came later than the program.
     pub queues: Vec<(QueueCounters, Option<QueueEngine>)>,
+    /// What a monitor's TCX program counted of received frames, per CPU.
+    pub tcx_received: Vec<QueueCounters>,
+    /// The same of sent frames.
+    pub tcx_sent: Vec<QueueCounters>,
     /// Pause frames and the like, per receive queue; empty where the program does not count them.
     pub link_control: Vec<LinkControl>,
     /// How full the table of flows is.
@@ -111,17 +115,20 @@ impl IfaceSnapshot {
             qps: Vec::new(),
             flows: Vec::new(),
             queues: Vec::new(),
+            tcx_received: Vec::new(),
+            tcx_sent: Vec::new(),
             link_control: Vec::new(),
             flow_table: FlowTable::default(),
             blind_spots: Vec::new(),
         }
     }
 
-    /// All receive queues together.
+    /// All receive queues together, and what TCX counted.
     #[must_use]
     pub fn total(&self) -> QueueCounters {
         let mut sum = QueueCounters::default();
-        for (xdp, _) in &self.queues {
+        let queues = self.queues.iter().map(|(xdp, _)| xdp);
+        for xdp in queues.chain(&self.tcx_received).chain(&self.tcx_sent) {
             sum.frames += xdp.frames;
             sum.rocev2 += xdp.rocev2;
             sum.redirected += xdp.redirected;

@@ -7,8 +7,8 @@ use anyhow::{Context as _, bail};
 
 use super::model::{FlowTable, IfaceSnapshot, Role, Snapshot, Source};
 use crate::{
-    maps::{FlowReader, MapsView},
-    net::Link,
+    maps::{AttachedAt, Attachment, FlowReader, MapsView, ProgramRole},
+    net::rdma::RdmaDevice,
 };
 
 /// Reads the maps of interfaces of the calling thread's network namespace.
@@ -21,6 +21,8 @@ pub struct Sampler {
 struct Watched {
     name: String,
     open: Option<Open>,
+    /// What whoever attached the program says that it can't see.
+    blind_spots: Option<Vec<String>>,
 }
 
 /// Maps that are open.
@@ -29,6 +31,7 @@ struct Open {
     maps: MapsView,
     more: FlowReader,
     source: Source,
+    blind_spots: Vec<String>,
 }
 
 impl Sampler {
@@ -38,9 +41,17 @@ impl Sampler {
         let watch = |name: &String| Watched {
             name: name.clone(),
             open: None,
+            blind_spots: None,
         };
         Self {
             ifaces: ifaces.iter().map(watch).collect(),
+        }
+    }
+
+    /// What can't be seen on an interface, told by whoever attached the program there.
+    pub fn set_blind_spots(&mut self, iface: &str, blind_spots: Vec<String>) {
+        for watched in self.ifaces.iter_mut().filter(|w| w.name == iface) {
+            watched.blind_spots = Some(blind_spots.clone());
         }
     }
 
@@ -75,22 +86,55 @@ impl Watched {
             Some(open) if open.source.program_id == attached.program_id => self.open.insert(open),
             _ => self.open.insert(Open::new(&self.name, attached)?),
         };
-        open.read(&self.name)
+        open.read(&self.name, self.blind_spots.as_ref())
     }
 }
 
-/// The rocexdp program on an interface.
+/// The rocexdp program on an interface whose maps are read: an endpoint's before a monitor's.
 fn attached(name: &str) -> anyhow::Result<Source> {
-    let link = Link::by_name(name)?.xdp_device()?;
-    let Some(xdp) = link.xdp.first() else {
-        bail!("no rocexdp program is attached to {name}");
+    let all = Attachment::all(name)?;
+    let Some(found) = all.first() else {
+        bail!("no program of rocexdp is attached to {name}");
+    };
+    let (hook, mode) = match found.at {
+        AttachedAt::Xdp(mode) => ("XDP", mode.to_string()),
+        AttachedAt::TcxIngress | AttachedAt::TcxEgress => ("TCX", "n/a".to_owned()),
     };
     Ok(Source {
-        role: Role::Endpoint,
-        hook: "XDP",
-        mode: xdp.mode.to_string(),
-        program_id: xdp.id,
+        role: match found.role {
+            ProgramRole::Endpoint => Role::Endpoint,
+            ProgramRole::Monitor => Role::Monitor,
+        },
+        hook,
+        mode,
+        program_id: found.program_id,
     })
+}
+
+/// What can't be seen, where nobody who attached the program says so.
+fn blind_spots(name: &str, source: &Source) -> Vec<String> {
+    let mut spots = Vec::new();
+    match source.role {
+        Role::Endpoint => spots.push(format!(
+            "{name}: XDP sees what comes in: of flows that are not local QPs' one direction, and no CE mark on what is sent"
+        )),
+        Role::Monitor => spots.push(format!(
+            "{name}: this is another process's monitor: what it can't see it said when it was started"
+        )),
+    }
+    match RdmaDevice::on(name) {
+        Ok(devices) => {
+            let hardware = devices.iter().filter(|device| !device.software);
+            spots.extend(hardware.map(|device| format!("{name}: {device}")));
+        }
+        Err(error) => spots.push(format!(
+            "{name}: can't tell whether there is RDMA hardware, whose traffic would not be seen: {error}"
+        )),
+    }
+    spots.push(format!(
+        "{name}: most NICs take pause frames out before any program sees them"
+    ));
+    spots
 }
 
 impl Open {
@@ -99,20 +143,31 @@ impl Open {
             .with_context(|| format!("reading the maps of the program on {name}"))?;
         let more = FlowReader::of_program(source.program_id)
             .with_context(|| format!("reading the flows of the program on {name}"))?;
-        Ok(Self { maps, more, source })
+        Ok(Self {
+            blind_spots: blind_spots(name, &source),
+            maps,
+            more,
+            source,
+        })
     }
 
-    fn read(&mut self, name: &str) -> anyhow::Result<IfaceSnapshot> {
+    fn read(&mut self, name: &str, told: Option<&Vec<String>>) -> anyhow::Result<IfaceSnapshot> {
         let time_ns = monotonic_ns();
         let qps = self.maps.qps();
-        let flows = self.more.flows()?;
-        let queues: Vec<_> = self
-            .maps
-            .queue_counters()
-            .into_iter()
-            .map(|(xdp, engine)| (xdp, Some(engine)))
+        // Read before the flows: what is entered meanwhile is then not taken for evicted.
+        let endpoint = self.source.role == Role::Endpoint;
+        let counters = self.maps.queue_counters().into_iter();
+        let mut queues: Vec<_> = counters
+            .map(|(xdp, engine)| (xdp, endpoint.then_some(engine)))
             .collect();
-        let inserts = queues.iter().map(|(xdp, _)| xdp.flow_inserts).sum::<u64>();
+        let (tcx_received, tcx_sent) = self.maps.tcx_counters();
+        let all = self.maps.all_counters();
+        // Of frames on queues that came later.
+        if let Some(late) = all.get(queues.len()).filter(|_| all.len() > queues.len()) {
+            queues.push((*late, None));
+        }
+        let inserts = all.iter().map(|xdp| xdp.flow_inserts).sum::<u64>();
+        let flows = self.more.flows()?;
         let live = flows.len() as u64;
         Ok(IfaceSnapshot {
             iface: name.to_owned(),
@@ -121,16 +176,17 @@ impl Open {
             error: None,
             qps,
             queues,
+            tcx_received,
+            tcx_sent,
             link_control: self.more.link_control(),
             flow_table: FlowTable {
                 capacity: self.more.capacity(),
                 live,
                 inserts,
-                // A flow can come between the two looks.
                 evicted: inserts.saturating_sub(live),
             },
             flows,
-            blind_spots: Vec::new(),
+            blind_spots: told.unwrap_or(&self.blind_spots).clone(),
         })
     }
 }

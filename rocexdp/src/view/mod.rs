@@ -4,7 +4,10 @@
 
 pub mod counters;
 pub mod lab;
+pub mod live;
 pub mod model;
+pub mod monitor;
+pub mod pcap;
 pub mod plot;
 pub mod qp;
 pub mod table;

@@ -117,7 +117,11 @@ fn one(before: Option<&IfaceSnapshot>, after: &IfaceSnapshot) -> IfaceRates {
             out.reasons.push((name, per_second));
         }
     }
-    let evicted = gained(before.flow_table.evicted, after.flow_table.evicted);
+    // While flows come it may be some lower than it was.
+    let evicted = after
+        .flow_table
+        .evicted
+        .saturating_sub(before.flow_table.evicted);
     out.evictions = evicted as f64 / seconds;
     out.pauses = pauses(before, after, seconds);
     let qps: HashMap<_, _> = before

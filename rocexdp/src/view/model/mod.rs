@@ -5,9 +5,11 @@
 //! paced, a time of what never happened. Times are nanoseconds of CLOCK_MONOTONIC. What stands under `xdp` was counted at
 //! ingress, before the ICRC check, frames with the Ethernet header and without FCS; under `engine`, behind that check.
 
+mod live;
 mod qp;
 mod queue;
 
+pub use live::Interval;
 pub use qp::{Amount, Ecn, Engine, Flow, Naks, Qp, QpList, Stream, Xdp};
 pub use queue::{Counters, Queue, QueueTransport, QueueXdp};
 

@@ -1,0 +1,180 @@
+//! `rocexdp monitor`: a table or a JSON line for each interval, and a summary at the end.
+
+use std::{
+    collections::VecDeque,
+    thread,
+    time::{Duration, Instant, SystemTime},
+};
+
+use super::{
+    UsageError,
+    watched::{Watch, Watched, tell},
+};
+use crate::{
+    control::units::Span,
+    live::{
+        IfaceRates, IfaceSnapshot, Snapshot,
+        news::{News, Newsroom},
+        rates,
+    },
+    out,
+    process::{Cancel, on_own_thread},
+    view::{live::clock, model::Interval, monitor, text},
+};
+
+/// How often a signal is looked for.
+const TICK: Duration = Duration::from_millis(20);
+/// Lines of news that stay below the table on a terminal.
+const NEWS_LINES: usize = 8;
+
+/// Options of `rocexdp monitor`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    watch: Watch,
+    /// Time between two looks
+    #[arg(long, value_name = "TIME", default_value = "1s")]
+    interval: Span,
+    /// End after this many intervals [default: at Ctrl-C]
+    #[arg(long, value_name = "N")]
+    count: Option<u64>,
+    /// Print a JSON object on a line for each interval (docs/monitor-json.md)
+    #[arg(long)]
+    json: bool,
+    /// Show this many QPs and flows, those with most traffic
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    top: usize,
+}
+
+/// Watches until a signal, or as often as asked.
+pub(super) fn run(args: Args) -> anyhow::Result<()> {
+    if args.interval.0 < Duration::from_millis(10) {
+        return Err(UsageError("--interval: at least 10ms".to_owned()).into());
+    }
+    on_own_thread(move |cancel| {
+        let mut watched = args.watch.open()?;
+        let first = watched.look();
+        Watched::check(&first)?;
+        tell(&watched, &first);
+        watch(&args, &mut watched, first, &cancel)
+    })
+}
+
+fn watch(
+    args: &Args,
+    watched: &mut Watched,
+    first: Snapshot,
+    cancel: &Cancel,
+) -> anyhow::Result<()> {
+    let mut whole = Whole::new(&first);
+    let mut newsroom = Newsroom::default();
+    let mut recent = VecDeque::new();
+    let mut before = first;
+    let mut next = Instant::now();
+    let mut shown = 0;
+    while args.count.is_none_or(|count| shown < count) {
+        next = (next + args.interval.0).max(Instant::now());
+        if !sleep_until(next, cancel) {
+            break;
+        }
+        let after = watched.look();
+        let rates = rates(&before, &after);
+        let news = newsroom.take(&rates);
+        whole.take(&after);
+        if args.json {
+            out::json_line(&Interval::new(
+                "interval", &rates, &news, after.time, args.top,
+            ))?;
+        } else {
+            print(args, &rates, &news, &mut recent, after.time)?;
+        }
+        before = after;
+        shown += 1;
+    }
+    let (rates, time) = whole.rates();
+    if args.json {
+        return out::json_line(&Interval::new("summary", &rates, &[], time, args.top));
+    }
+    let text = monitor::summary(&rates, args.top, text::terminal_width());
+    out::write(format!("\nSummary\n{text}").as_bytes())
+}
+
+/// `false`: a signal came.
+fn sleep_until(next: Instant, cancel: &Cancel) -> bool {
+    loop {
+        if cancel.check().is_err() {
+            return false;
+        }
+        let left = next.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return true;
+        }
+        thread::sleep(left.min(TICK));
+    }
+}
+
+fn print(
+    args: &Args,
+    rates: &[IfaceRates],
+    news: &[News],
+    recent: &mut VecDeque<String>,
+    time: SystemTime,
+) -> anyhow::Result<()> {
+    let width = text::terminal_width();
+    let clock = clock(time);
+    let mut lines = monitor::news(news, &clock);
+    let mut clear = "";
+    if width.is_some() {
+        // On a terminal: home, and clear to the end; what was new stays for a while.
+        clear = "\x1b[H\x1b[J";
+        recent.extend(lines.lines().map(str::to_owned));
+        while recent.len() > NEWS_LINES {
+            recent.pop_front();
+        }
+        lines = recent.iter().map(|line| format!("{line}\n")).collect();
+        if !lines.is_empty() {
+            lines.insert(0, '\n');
+        }
+    }
+    let table = monitor::interval(rates, &clock, args.top, width);
+    out::write(format!("{clear}{table}{lines}").as_bytes())
+}
+
+/// The first and the last of each interface, for the summary: of the program that was there last.
+struct Whole {
+    first: Vec<IfaceSnapshot>,
+    last: Vec<IfaceSnapshot>,
+    time: SystemTime,
+}
+
+impl Whole {
+    fn new(first: &Snapshot) -> Self {
+        Self {
+            first: first.ifaces.clone(),
+            last: first.ifaces.clone(),
+            time: first.time,
+        }
+    }
+
+    fn take(&mut self, now: &Snapshot) {
+        self.time = now.time;
+        for ((first, last), now) in self.first.iter_mut().zip(&mut self.last).zip(&now.ifaces) {
+            if now.source.is_none() {
+                continue;
+            }
+            if first.source != now.source {
+                *first = now.clone();
+            }
+            *last = now.clone();
+        }
+    }
+
+    fn rates(self) -> (Vec<IfaceRates>, SystemTime) {
+        let of = |ifaces| Snapshot {
+            time_ns: 0,
+            time: self.time,
+            ifaces,
+        };
+        (rates(&of(self.first), &of(self.last)), self.time)
+    }
+}

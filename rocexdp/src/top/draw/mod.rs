@@ -1,0 +1,226 @@
+//! Drawing: heading, middle, events, keys. Every size is met: what has no room is left out, and below a least size a message
+//! says so.
+
+mod detail;
+mod events;
+mod heatmap;
+mod help;
+mod table;
+mod theme;
+
+use ratatui::{
+    Frame,
+    layout::{Constraint, Layout, Rect},
+    text::{Line, Span},
+    widgets::Paragraph,
+};
+
+use self::theme::Theme;
+use super::app::{App, View};
+use crate::{
+    live::IfaceRates,
+    view::{
+        live::{pause, per_second},
+        text,
+    },
+};
+
+/// Least columns.
+pub const LEAST_WIDTH: u16 = 50;
+/// Least lines.
+pub const LEAST_HEIGHT: u16 = 10;
+/// Interfaces that have a line in the heading.
+const MOST_HEADINGS: usize = 4;
+
+/// Draws everything.
+pub fn draw(frame: &mut Frame<'_>, app: &mut App) {
+    let area = frame.area();
+    let theme = Theme::new(app.colour);
+    if area.width < LEAST_WIDTH || area.height < LEAST_HEIGHT {
+        let text = format!(
+            "This terminal has {} x {} characters: rocexdp top needs at least {LEAST_WIDTH} x {LEAST_HEIGHT}. Make it larger, or \
+             press q.",
+            area.width, area.height
+        );
+        let wrap = ratatui::widgets::Wrap { trim: true };
+        frame.render_widget(Paragraph::new(text).wrap(wrap), area);
+        return;
+    }
+    let headings = app.shown.len().clamp(1, MOST_HEADINGS) as u16 + 1;
+    // The table keeps at least five lines.
+    let pane = match (app.view, app.events_pane) {
+        (View::Table | View::Heat, true) if area.height >= headings + 1 + 6 + 4 => {
+            (area.height / 4).clamp(4, 8)
+        }
+        _ => 0,
+    };
+    let [heading, middle, events, footer] = Layout::vertical([
+        Constraint::Length(headings),
+        Constraint::Min(3),
+        Constraint::Length(pane),
+        Constraint::Length(1),
+    ])
+    .areas(area);
+    draw_heading(frame, heading, app, theme);
+    match app.view {
+        View::Table => table::draw(frame, middle, app, theme),
+        View::Detail => detail::draw(frame, middle, app, theme),
+        View::Heat => heatmap::draw(frame, middle, app, theme),
+        View::Events => events::draw(frame, middle, app, theme),
+    }
+    if pane > 0 {
+        events::draw(frame, events, app, theme);
+    }
+    draw_footer(frame, footer, app, theme);
+    if app.help {
+        help::draw(frame, area, theme);
+    }
+}
+
+fn draw_heading(frame: &mut Frame<'_>, area: Rect, app: &App, theme: Theme) {
+    let mut first = vec![
+        Span::styled("rocexdp top", theme.heading()),
+        Span::raw(format!("  {} UTC  every {:.1?}", app.time, app.interval)),
+    ];
+    let shown = app.order.len();
+    first.push(Span::raw(if shown == app.lines {
+        format!("  {shown} QPs and flows")
+    } else {
+        format!("  {shown} of {} QPs and flows", app.lines)
+    }));
+    if app.hide_idle {
+        first.push(Span::styled("  idle hidden", theme.warn()));
+    }
+    if app.paused {
+        let behind = format!("  PAUSED, {} intervals behind", app.skipped);
+        first.push(Span::styled(behind, theme.bad()));
+    }
+    let mut lines = vec![Line::from(first)];
+    let most = if app.shown.len() > MOST_HEADINGS {
+        MOST_HEADINGS - 1
+    } else {
+        MOST_HEADINGS
+    };
+    lines.extend(app.shown.iter().take(most).map(|i| interface(i, theme)));
+    if app.shown.is_empty() {
+        lines.push(Line::styled("first look ...", theme.dim()));
+    }
+    if app.shown.len() > most {
+        let more = app.shown.len() - most;
+        lines.push(Line::styled(
+            format!("and {more} more interfaces"),
+            theme.dim(),
+        ));
+    }
+    frame.render_widget(Paragraph::new(lines), area);
+}
+
+fn interface(iface: &IfaceRates, theme: Theme) -> Line<'static> {
+    let name = Span::styled(iface.iface.to_string(), theme.heading());
+    if let Some(error) = &iface.error {
+        return Line::from(vec![name, Span::styled(format!("  {error}"), theme.bad())]);
+    }
+    let mut spans = vec![name];
+    if let Some(source) = &iface.source {
+        let mode = if source.mode == "n/a" {
+            ""
+        } else {
+            &source.mode
+        };
+        spans.push(Span::raw(
+            format!("  {} {} {mode}", source.role, source.hook)
+                .trim_end()
+                .to_owned(),
+        ));
+    }
+    spans.push(Span::raw(format!(
+        "  {} RoCEv2 of {} frames/s  flows {}/{}",
+        per_second(iface.rocev2),
+        per_second(iface.frames),
+        text::count(iface.flow_table.live),
+        text::count(u64::from(iface.flow_table.capacity)),
+    )));
+    let mut flag = |bad: bool, text: String| {
+        let style = if bad { theme.warn() } else { theme.dim() };
+        spans.push(Span::styled(text, style));
+    };
+    if iface.flow_table.evicted > 0 {
+        flag(
+            iface.evictions > 0.0,
+            format!("  evicted {}", text::count(iface.flow_table.evicted)),
+        );
+    }
+    if iface.dropped > 0.0 {
+        flag(true, format!("  dropped {}/s", per_second(iface.dropped)));
+    }
+    match pause(iface).as_str() {
+        "-" => flag(false, "  no pause seen".to_owned()),
+        paused => flag(true, format!("  paused {paused}")),
+    }
+    Line::from(spans)
+}
+
+fn draw_footer(frame: &mut Frame<'_>, area: Rect, app: &App, theme: Theme) {
+    if app.typing {
+        let mut spans = vec![
+            Span::styled("/", theme.key()),
+            Span::raw(app.filter_text.clone()),
+            Span::styled(" ", theme.cursor()),
+        ];
+        let hint = match &app.filter_error {
+            Some(error) => Span::styled(format!("  {error}"), theme.bad()),
+            None => Span::styled("  words, !word, ce>1, cnp>100; Enter, Esc", theme.dim()),
+        };
+        spans.push(hint);
+        frame.render_widget(Line::from(spans), area);
+        return;
+    }
+    let keys: &[(&str, &str)] = match app.view {
+        View::Table => &[
+            ("q", "quit"),
+            ("?", "help"),
+            ("s", "sort"),
+            ("r", "reverse"),
+            ("/", "filter"),
+            ("Space", "pause"),
+            ("Enter", "detail"),
+            ("h", "heatmap"),
+            ("e", "events"),
+            ("i", "idle"),
+            ("+-", "interval"),
+        ],
+        View::Detail => &[
+            ("Esc", "back"),
+            ("Up/Down", "other QP"),
+            ("Space", "pause"),
+            ("?", "help"),
+            ("q", "quit"),
+        ],
+        View::Heat => &[
+            ("Esc", "back"),
+            ("m", "other number"),
+            ("/", "filter"),
+            ("Space", "pause"),
+            ("?", "help"),
+            ("q", "quit"),
+        ],
+        View::Events => &[("e", "back"), ("?", "help"), ("q", "quit")],
+    };
+    let mut spans = Vec::new();
+    if !app.filter_text.is_empty() {
+        spans.push(Span::styled(
+            format!("/{}  ", app.filter_text),
+            theme.warn(),
+        ));
+    }
+    let mut used = Line::from(spans.clone()).width();
+    for (key, what) in keys {
+        used += key.len() + what.len() + 3;
+        if used > usize::from(area.width) {
+            break;
+        }
+        spans.push(Span::styled((*key).to_owned(), theme.key()));
+        spans.push(Span::raw(format!(" {what}  ")));
+    }
+    frame.render_widget(Line::from(spans), area);
+}

@@ -1,0 +1,1 @@
+//! What is drawn, on a terminal of the test's own.
