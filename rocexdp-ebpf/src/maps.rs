@@ -81,6 +81,9 @@ pub fn log_refusals() -> bool {
 #[unsafe(no_mangle)]
 static QUANTUM_PS: Global<u32> = Global::new(0);
 
+/// Of include/uapi/linux/bpf.h.
+const BPF_RB_NO_WAKEUP: u64 = aya_ebpf::bindings::BPF_RB_NO_WAKEUP as u64;
+
 /// The maps as one frame uses them.
 pub struct Maps {
     source: XdpSource,
@@ -257,7 +260,8 @@ impl Env for Maps {
             return;
         };
         record.write(news.record(packet, self.queue, now));
-        record.submit(0);
+        // Nobody is woken: the reader looks by itself.
+        record.submit(BPF_RB_NO_WAKEUP);
         book.sent += 1;
     }
 

@@ -162,7 +162,7 @@ async fn through_daemon(
             }
             Reply::Done(report) => return Ok(*report),
             Reply::Failed(reason) => return Err(anyhow!(reason)),
-            Reply::Status(_) => bail!("the daemon answers another question"),
+            _ => bail!("the daemon answers another question"),
         }
     }
 }

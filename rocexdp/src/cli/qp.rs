@@ -76,17 +76,14 @@ fn parse_qpn(text: &str) -> Result<u32, String> {
 impl Source {
     /// The interface's name and its maps.
     pub(super) fn open(&self) -> anyhow::Result<(String, MapsView)> {
-        let iface = match &self.iface {
-            Some(iface) => iface.clone(),
-            None => only_interface()?,
-        };
+        let iface = self.iface.clone().map_or_else(only_interface, Ok)?;
         let maps = MapsView::of_interface(&iface)?;
         Ok((iface, maps))
     }
 }
 
 /// The one interface with our program, of this network namespace.
-fn only_interface() -> anyhow::Result<String> {
+pub(super) fn only_interface() -> anyhow::Result<String> {
     let links = Link::all()?;
     let attached = links.into_iter().filter(|link| !link.xdp.is_empty());
     let mut ours: Vec<_> = attached.map(|link| link.name).collect();

@@ -34,7 +34,12 @@ use super::{
     sockets::Sockets,
     token::Token,
 };
-use crate::{node::Node, out::chain, process::Signals};
+use crate::{
+    events::{self, Event, Hub},
+    node::{Node, NodeEvent},
+    out::chain,
+    process::Signals,
+};
 
 /// Connections to the control socket served at once; more wait.
 const MAX_CLIENTS: usize = 64;
@@ -77,10 +82,13 @@ pub async fn run(options: RunOptions) -> anyhow::Result<()> {
         .and_then(|listener| listener.local_addr().ok());
 
     let mut tasks = JoinSet::new();
-    tasks.spawn(tell_events(node.subscribe()));
+    let hub = Hub::default();
+    tasks.spawn(tell_events(iface.clone(), node.subscribe(), hub.clone()));
+    tasks.spawn(feed_events(iface, node.report().program_id, hub.clone()));
     tasks.spawn(serve_clients(
         control,
         Arc::clone(&node),
+        hub,
         settings::linger(&options),
     ));
     if let Some(exchange) = exchange {
@@ -122,18 +130,36 @@ fn note(text: impl std::fmt::Display) {
     eprintln!("rocexdp: {text}");
 }
 
-async fn tell_events(mut events: tokio::sync::broadcast::Receiver<crate::node::NodeEvent>) {
+/// What the node tells: on standard error, and into the hub.
+async fn tell_events(
+    iface: String,
+    mut events: tokio::sync::broadcast::Receiver<NodeEvent>,
+    hub: Hub,
+) {
     loop {
         match events.recv().await {
-            Ok(event) => note(event),
+            Ok(event) => {
+                note(&event);
+                hub.tell(Event::of_node(&iface, &event));
+            }
             Err(RecvError::Lagged(lost)) => note(format_args!("{lost} events were lost")),
             Err(RecvError::Closed) => return,
         }
     }
 }
 
+/// What the program tells, into the hub only: it can be a lot.
+async fn feed_events(iface: String, program: u32, hub: Hub) {
+    if let Err(error) = events::feed(iface, program, hub).await {
+        note(format_args!(
+            "events of packets can't be read: {}",
+            chain(&error)
+        ));
+    }
+}
+
 /// Removes the socket file when the daemon ends. To be dropped before the listener.
-struct SocketFile(PathBuf);
+pub(crate) struct SocketFile(PathBuf);
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
@@ -142,7 +168,7 @@ impl Drop for SocketFile {
     }
 }
 
-async fn open_socket(
+pub(crate) async fn open_socket(
     path: &Path,
     group: Option<&str>,
 ) -> anyhow::Result<(UnixListener, SocketFile)> {
@@ -204,13 +230,14 @@ fn find_group(groups: &str, name: &str) -> Option<u32> {
     })
 }
 
-async fn serve_clients(listener: UnixListener, node: Arc<Node>, linger: Duration) {
+async fn serve_clients(listener: UnixListener, node: Arc<Node>, hub: Hub, linger: Duration) {
     let mut clients = JoinSet::new();
     loop {
         tokio::select! {
             accepted = listener.accept(), if clients.len() < MAX_CLIENTS => match accepted {
                 Ok((stream, _)) => {
-                    clients.spawn(serve_client(Client::new(stream), Arc::clone(&node), linger));
+                    let (node, hub) = (Arc::clone(&node), hub.clone());
+                    clients.spawn(serve_client(Client::new(stream), node, hub, linger));
                 }
                 Err(error) => {
                     note(format_args!("control socket: {error}"));
@@ -222,13 +249,16 @@ async fn serve_clients(listener: UnixListener, node: Arc<Node>, linger: Duration
     }
 }
 
-async fn serve_client(mut client: Client, node: Arc<Node>, linger: Duration) {
+async fn serve_client(mut client: Client, node: Arc<Node>, hub: Hub, linger: Duration) {
     let reply = match client.request().await {
         Err(error) => Reply::Failed(error.to_string()),
         Ok((Request::Status, _)) => match serde_json::to_value(node.report()) {
             Ok(report) => Reply::Status(report),
             Err(error) => Reply::Failed(error.to_string()),
         },
+        Ok((Request::Events { follow }, _)) => {
+            return super::events::stream(&mut client, &hub, follow).await;
+        }
         Ok((Request::Copy { .. }, None)) => {
             Reply::Failed("no file came with the request".to_owned())
         }

@@ -32,6 +32,7 @@ use super::{
     copy::{CopyProgress, CopyReport},
     frame::{self, FrameError, LENGTH_BYTES},
 };
+use crate::events::Event;
 
 /// Version of everything in this module.
 pub const VERSION: u32 = 1;
@@ -65,6 +66,11 @@ pub enum Request {
         /// The token's text, if there is one.
         token: Option<Vec<u8>>,
     },
+    /// The events kept; the new ones too, if it follows.
+    Events {
+        /// Go on until the client leaves.
+        follow: bool,
+    },
 }
 
 /// What the daemon says.
@@ -77,6 +83,12 @@ pub enum Reply {
     Progress(CopyProgress),
     /// The copy is done.
     Done(Box<CopyReport>),
+    /// To [`Request::Events`]: one of them.
+    Event(Box<Event>),
+    /// The client was too slow for this many events.
+    Missed(u64),
+    /// That were all events.
+    End,
     /// It failed, with the chain of causes.
     Failed(String),
 }
@@ -89,6 +101,14 @@ pub enum Reply {
 pub fn default_path(iface: &str) -> anyhow::Result<PathBuf> {
     let namespace = rustix::fs::stat("/proc/thread-self/ns/net").context("network namespace")?;
     Ok(Path::new(DIRECTORY).join(format!("{iface}@{}.sock", namespace.st_ino)))
+}
+
+/// The socket of `rocexdp monitor` on an interface, in the same way.
+///
+/// # Errors
+/// As [`default_path`].
+pub fn monitor_path(iface: &str) -> anyhow::Result<PathBuf> {
+    default_path(iface).map(|path| path.with_extension("monitor.sock"))
 }
 
 /// The daemon's end of one connection.

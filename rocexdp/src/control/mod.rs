@@ -3,10 +3,12 @@
 //! Works on [`crate::node`] and knows nothing of the command line or of output, but for what the daemon says. What comes
 //! from a peer or a local client is checked where it enters ([`frame`], [`exchange`], [`confine`], [`local`]).
 
+pub mod address;
 pub mod config;
 pub mod confine;
 pub mod copy;
 pub mod daemon;
+pub mod events;
 pub mod exchange;
 pub mod frame;
 pub mod hex;
