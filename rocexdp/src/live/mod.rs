@@ -8,7 +8,7 @@ mod sampler;
 
 pub use model::{FlowTable, IfaceSnapshot, Role, Snapshot, Source};
 pub use rates::{
-    Direction, End, IfaceRates, NO_ROUND_TRIP, PauseRate, Reason, Row, RowKey, RttSummary,
-    RttValue, Value, gained, rates, sum,
+    Direction, End, IfaceRates, NO_PACKET, NO_ROUND_TRIP, PauseRate, Reason, Row, RowKey,
+    RttSummary, RttValue, Value, gained, rates, sum,
 };
 pub use sampler::Sampler;

@@ -305,8 +305,8 @@ fn direction_news(
     // Marks travel with the data, CNPs come back to its sender.
     let (share, cnp) = (known(way.ce_share), known(other.cnp));
     let marks = match way.ce_share {
-        Ok(share) => format!("CE {}", percent(share)),
-        Err(reason) => format!("CE n/a ({reason})"),
+        Ok(share) => format!("CE {}, {cnp:.0} CNP/s", percent(share)),
+        Err(reason) => format!("{cnp:.0} CNP/s come back; CE n/a: {reason}"),
     };
     add(
         ["congestion", "congestion back"],
@@ -317,7 +317,7 @@ fn direction_news(
             0.0
         },
         Level::Warning,
-        format!("{marks}, {cnp:.0} CNP/s"),
+        marks,
         "no more CE marks or CNPs",
     );
     let (gaps, missing) = (whole(way.gaps, seconds), whole(way.missing, seconds));

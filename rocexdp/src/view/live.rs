@@ -162,7 +162,7 @@ impl Metric {
         match (value, self) {
             // Neither is unknown: there is nothing to measure.
             (Err("unpaced"), Self::Dcqcn) => "unpaced".to_owned(),
-            (Err("no packet in this interval"), Self::Ce) => "-".to_owned(),
+            (Err(crate::live::NO_PACKET), Self::Ce) => "-".to_owned(),
             (Err(crate::live::NO_ROUND_TRIP), _) => "-".to_owned(),
             (Err(_), _) => "n/a".to_owned(),
             (Ok(v), Self::Rate | Self::Back | Self::Dcqcn) => bits(v),
@@ -171,6 +171,20 @@ impl Metric {
             (Ok(v), _) => per_second(v),
         }
     }
+}
+
+/// Source and destination as they stand in cells; a QP of this host's endpoint has a star.
+#[must_use]
+pub fn ends(row: &Row) -> [String; 2] {
+    let (from, to, ..) = row.oriented();
+    [from, to].map(|end| {
+        let star = if row.key.local && *end == row.key.a {
+            "*"
+        } else {
+            ""
+        };
+        format!("{end}{star}")
+    })
 }
 
 /// Bits per second: `0`, `812k`, `9.41G`.

@@ -1,7 +1,7 @@
 //! What `rocexdp monitor` prints: a table for each interval, lines of news, and a summary at the end.
 
 use super::{
-    live::{METRICS, Metric, pause, per_second, share},
+    live::{METRICS, Metric, ends, pause, per_second, share},
     table::{Column, Table},
     text,
 };
@@ -61,12 +61,11 @@ pub fn interval(interval: &[IfaceRates], clock: &str, top: usize, width: Option<
     columns.push(Column::text("STATE", 11));
     let mut table = Table::new(&columns);
     for row in &rows {
-        let (from, to, ..) = row.oriented();
         let mut cells = Vec::new();
         if several {
             cells.push(row.key.iface.to_string());
         }
-        cells.extend([from.to_string(), to.to_string()]);
+        cells.extend(ends(row));
         cells.extend(METRICS.iter().map(|metric| metric.cell(row)));
         cells.push(row.state.map_or("flow", text::state).to_owned());
         table.row(cells);
@@ -196,7 +195,8 @@ pub fn summary(whole: &[IfaceRates], top: usize, width: Option<usize>) -> String
             .iter()
             .find(|iface| iface.iface == row.key.iface)
             .map_or(0.0, |iface| iface.seconds);
-        let (from, to, there, back) = row.oriented();
+        let (_, _, there, back) = row.oriented();
+        let [from, to] = ends(row);
         let count = |value: Value| match value {
             Ok(v) => text::count((v * seconds).round() as u64),
             Err(_) => "n/a".to_owned(),
@@ -206,8 +206,8 @@ pub fn summary(whole: &[IfaceRates], top: usize, width: Option<usize>) -> String
             Err(_) => "n/a".to_owned(),
         };
         table.row([
-            from.to_string(),
-            to.to_string(),
+            from,
+            to,
             count(row.both(|d| d.packets)),
             bytes(there),
             bytes(back),

@@ -12,11 +12,10 @@ use rocexdp_common::{
 
 use super::{
     row::{Direction, End, Row, RowKey},
-    value::{Reason, Value, gained, rtt_gained, summary},
+    value::{NO_PACKET, Reason, Value, gained, rtt_gained, summary},
 };
 
 const ONE_DIRECTION: Reason = "one direction seen";
-const NO_PACKET: Reason = "no packet in this interval";
 const NOT_OURS: Reason = "not a QP of this host's engine";
 
 type Key = (Gid, Gid, u32);
@@ -59,13 +58,8 @@ fn kind(c: &QpCounters, kind: Kind) -> u64 {
 }
 
 /// What XDP or TCX counted of one direction. `answers_before` and `answers` are of the answers that this direction's requests
-/// got; `no_packet` is why there is no share of nothing.
-pub fn direction(
-    seen: &Counted<'_>,
-    answers_before: &Rtt,
-    answers: &Rtt,
-    no_packet: Reason,
-) -> Direction {
+/// got.
+pub fn direction(seen: &Counted<'_>, answers_before: &Rtt, answers: &Rtt) -> Direction {
     let marked = seen.gain(|c| {
         let [.., ce] = c.ecn;
         ce
@@ -80,7 +74,7 @@ pub fn direction(
         bits: seen.rate(|c| bytes(c).saturating_mul(8)),
         ce: Ok(marked as f64 / seen.seconds),
         ce_share: if all == 0 {
-            Err(no_packet)
+            Err(NO_PACKET)
         } else {
             Ok(marked as f64 / all as f64)
         },
@@ -207,14 +201,14 @@ fn row(iface: &Arc<str>, this: &Seen<'_>, that: Option<&Seen<'_>>) -> Row {
             let (answers_before, answers) = rtt(that);
             let (own_before, own) = rtt(this);
             (
-                direction(&this.counted(), &answers_before, &answers, NO_PACKET),
-                direction(&that.counted(), &own_before, &own, NO_PACKET),
+                direction(&this.counted(), &answers_before, &answers),
+                direction(&that.counted(), &own_before, &own),
             )
         }
         None => {
             // What was answered by a flow that is gone, or tied to no other, can still have been timed.
             let (own_before, own) = rtt(this);
-            let mut forth = direction(&this.counted(), &Rtt::ZERO, &Rtt::ZERO, NO_PACKET);
+            let mut forth = direction(&this.counted(), &Rtt::ZERO, &Rtt::ZERO);
             forth.rtt = Err(ONE_DIRECTION);
             let mut back = Direction::unknown(ONE_DIRECTION);
             if own.count() > 0 {

@@ -7,13 +7,12 @@ use rocexdp_common::maps::{QpEngine, Rtt};
 use super::{
     flow::{self, Counted},
     row::{Direction, End, Row, RowKey},
-    value::{Reason, gained, rtt_gained, summary},
+    value::{NO_PACKET, Reason, gained, rtt_gained, summary},
 };
 use crate::maps::QpView;
 
 const SENT: Reason = "sent from here: XDP sees ingress only";
 const PEERS: Reason = "the peer's requests: only the peer can time them";
-const NO_PACKET: Reason = "no packet in this interval";
 
 /// A local QP. `before`: as it was `seconds` ago, `None` if it is new.
 pub fn row(iface: &Arc<str>, before: Option<&QpView>, after: &QpView, seconds: f64) -> Row {
@@ -46,7 +45,7 @@ pub fn row(iface: &Arc<str>, before: Option<&QpView>, after: &QpView, seconds: f
     };
     let back = Direction {
         rtt: Err(PEERS),
-        ..flow::direction(&seen, &Rtt::ZERO, &Rtt::ZERO, NO_PACKET)
+        ..flow::direction(&seen, &Rtt::ZERO, &Rtt::ZERO)
     };
     Row {
         key: RowKey {

@@ -11,4 +11,4 @@ mod value;
 
 pub use iface::{IfaceRates, PauseRate, rates};
 pub use row::{Direction, End, Row, RowKey};
-pub use value::{NO_ROUND_TRIP, Reason, RttSummary, RttValue, Value, gained, sum};
+pub use value::{NO_PACKET, NO_ROUND_TRIP, Reason, RttSummary, RttValue, Value, gained, sum};

@@ -8,7 +8,12 @@ use std::{
 
 use rocexdp_common::ids::Gid;
 
-use super::value::{Reason, RttValue, Value, sum};
+use super::value::{NO_PACKET, NO_ROUND_TRIP, Reason, RttValue, Value, sum};
+
+/// Of two reasons, `nothing` if one of them is: that there was nothing to measure says more than that it could not be seen.
+fn lesser(a: Reason, b: Reason, nothing: Reason) -> Reason {
+    if b == nothing { b } else { a }
+}
 
 /// One end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -128,13 +133,10 @@ pub struct Row {
 }
 
 impl Row {
-    /// Whether `b` sends the bulk: then it is shown as the source. A local QP stands first whatever it does.
+    /// Whether `b` sends the bulk: then it is shown as the source.
     #[must_use]
     pub fn turned(&self) -> bool {
-        if self.key.local {
-            return false;
-        }
-        // Near balance the order of the addresses decides, so that a line does not turn to and fro.
+        // Near balance the order stays as it is, so that a line does not turn to and fro.
         let (forth, back) = (self.forth.total_bytes, self.back.total_bytes);
         back > forth.saturating_mul(2)
     }
@@ -160,7 +162,7 @@ impl Row {
         match (self.forth.ce_share, self.back.ce_share) {
             (Ok(a), Ok(b)) => Ok(a.max(b)),
             (Ok(known), Err(_)) | (Err(_), Ok(known)) => Ok(known),
-            (Err(reason), Err(_)) => Err(reason),
+            (Err(a), Err(b)) => Err(lesser(a, b, NO_PACKET)),
         }
     }
 
@@ -173,7 +175,7 @@ impl Row {
         match (there.rtt, back.rtt) {
             (Ok(a), Ok(b)) => Ok(if b.samples > a.samples { b } else { a }),
             (Ok(known), Err(_)) | (Err(_), Ok(known)) => Ok(known),
-            (Err(reason), Err(_)) => Err(reason),
+            (Err(a), Err(b)) => Err(lesser(a, b, NO_ROUND_TRIP)),
         }
     }
 

@@ -49,6 +49,9 @@ pub type RttValue = Result<RttSummary, Reason>;
 /// No request was answered in the interval.
 pub const NO_ROUND_TRIP: Reason = "no round trip in this interval";
 
+/// There is no share of nothing.
+pub const NO_PACKET: Reason = "no packet in this interval";
+
 /// The histogram of what was measured between two looks.
 #[must_use]
 pub fn rtt_gained(before: &Rtt, after: &Rtt) -> Rtt {

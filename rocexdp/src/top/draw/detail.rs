@@ -19,7 +19,7 @@ use super::{
 use crate::{
     live::{Direction, IfaceRates, NO_ROUND_TRIP, Row, RttValue, Value},
     view::{
-        live::{bits, nanoseconds, pause, per_second, share},
+        live::{bits, ends, nanoseconds, pause, per_second, share},
         text,
     },
 };
@@ -56,11 +56,12 @@ pub fn draw(frame: &mut Frame<'_>, area: Rect, app: &App, theme: Theme) {
 }
 
 fn lines(iface: &IfaceRates, row: &Row, width: usize, theme: Theme) -> Vec<Line<'static>> {
-    let (from, to, there, back) = row.oriented();
+    let (_, _, there, back) = row.oriented();
+    let [from, to] = ends(row);
     let mut lines = vec![Line::from(vec![
-        Span::styled(from.to_string(), theme.heading()),
+        Span::styled(from, theme.heading()),
         Span::raw("  ->  "),
-        Span::styled(to.to_string(), theme.heading()),
+        Span::styled(to, theme.heading()),
     ])];
     let state = row.state.map_or("flow seen in passing", text::state);
     let mtu = match row.path_mtu {

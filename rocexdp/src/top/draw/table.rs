@@ -10,9 +10,9 @@ use ratatui::{
 
 use super::{super::app::App, theme::Theme};
 use crate::{
-    live::{End, IfaceRates, Row},
+    live::{IfaceRates, Row},
     view::{
-        live::{METRICS, Metric, pause},
+        live::{METRICS, Metric, ends, pause},
         text,
     },
 };
@@ -107,10 +107,10 @@ pub fn draw(frame: &mut Frame<'_>, area: Rect, app: &mut App, theme: Theme) {
         .min(app.order.len().saturating_sub(page));
     let places = app.offset..(app.offset + page).min(app.order.len());
     let visible: Vec<_> = places.filter_map(|place| app.row(place)).collect();
-    let ends = visible
+    let widest = visible
         .iter()
-        .flat_map(|(_, row)| [row.key.a, row.key.b])
-        .map(|end| end.to_string().len())
+        .flat_map(|(_, row)| ends(row))
+        .map(|end| end.len())
         .max()
         .unwrap_or(END_LEAST)
         .max("DESTINATION".len());
@@ -124,7 +124,7 @@ pub fn draw(frame: &mut Frame<'_>, area: Rect, app: &mut App, theme: Theme) {
             .unwrap_or(0)
             .max(5),
     };
-    let columns = columns(usize::from(area.width), ifaces, ends, app.sort);
+    let columns = columns(usize::from(area.width), ifaces, widest, app.sort);
     let header = TableRow::new(
         columns
             .iter()
@@ -196,11 +196,11 @@ fn cell(
     row: &Row,
     theme: Theme,
 ) -> Cell<'static> {
-    let (from, to, ..) = row.oriented();
+    let [from, to] = ends(row);
     match column {
         Column::Iface => Cell::new(iface.iface.to_string()),
-        Column::Source => Cell::new(end(from, width)),
-        Column::Target => Cell::new(end(to, width)),
+        Column::Source => Cell::new(shortened(&from, width)),
+        Column::Target => Cell::new(shortened(&to, width)),
         Column::Number(metric) => {
             let text = metric.cell(row);
             let style = style(metric, row, theme);
@@ -223,13 +223,12 @@ fn cell(
 }
 
 /// An end within `width`: of a long address the middle goes, since both ends tell hosts apart.
-fn end(end: &End, width: usize) -> String {
-    let text = end.to_string();
+fn shortened(text: &str, width: usize) -> String {
     let length = text.chars().count();
     if length <= width {
-        return text;
+        return text.to_owned();
     }
-    let (address, qpn) = text.split_once('/').unwrap_or((&text, ""));
+    let (address, qpn) = text.split_once('/').unwrap_or((text, ""));
     let room = width.saturating_sub(qpn.len() + 2);
     let head: String = address.chars().take(room / 2).collect();
     let tail = room - room / 2;
@@ -294,14 +293,7 @@ mod tests {
 
     #[test]
     fn a_long_address_keeps_both_ends_and_its_qp() {
-        let long = End {
-            gid: "2001:db8:1:2:3:4:5:6789"
-                .parse::<std::net::Ipv6Addr>()
-                .unwrap()
-                .octets(),
-            qpn: Some(0x11),
-        };
-        let text = end(&long, 24);
+        let text = shortened("2001:db8:1:2:3:4:5:6789/0x000011", 24);
         assert_eq!(text.chars().count(), 24);
         assert!(
             text.starts_with("2001:db") && text.ends_with(":6789/0x000011"),
