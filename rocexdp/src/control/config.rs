@@ -15,6 +15,7 @@ use rocexdp_proto::{IcrcMode, time::Rate};
 use serde::{Deserialize, Deserializer, de};
 
 use super::{
+    address::MetricsAddr,
     exchange::DEFAULT_PORT,
     settings::UsageError,
     units::{ByteSize, Span, from_text},
@@ -116,6 +117,14 @@ pub struct RunOptions {
     /// Packets that a QP may have unacknowledged [default: 128]
     #[arg(long, value_name = "PACKETS")]
     pub window: Option<u32>,
+
+    /// Serve metrics for Prometheus on this address; the port is 47911 unless given
+    #[arg(long, value_name = "ADDR[:PORT]")]
+    #[serde(deserialize_with = "from_text")]
+    pub metrics: Option<MetricsAddr>,
+    /// QPs with metrics of their own, the busiest; the others are counted together [default: 20]
+    #[arg(long, value_name = "N")]
+    pub metrics_top: Option<u32>,
 }
 
 impl RunOptions {
@@ -165,6 +174,8 @@ impl RunOptions {
             no_cnp: self.no_cnp || file.no_cnp,
             dscp: self.dscp.or(file.dscp),
             window: self.window.or(file.window),
+            metrics: self.metrics.or(file.metrics),
+            metrics_top: self.metrics_top.or(file.metrics_top),
         }
     }
 }

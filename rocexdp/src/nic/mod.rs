@@ -180,6 +180,13 @@ pub fn read(iface: &str) -> NicCounters {
     read_from(iface, Path::new(CLASS))
 }
 
+/// Only what the NIC of `iface` counts of pauses: for looking at it often.
+#[must_use]
+pub fn pauses(iface: &str) -> Pauses {
+    let ethtool = statistics(iface).map_or_else(|_| Pauses::default(), |all| ethtool::pauses(&all));
+    Pauses::merge(dcb::ieee_pfc(iface).ok().as_ref(), ethtool)
+}
+
 fn read_from(iface: &str, class: &Path) -> NicCounters {
     let mut notes = Vec::new();
     let ethtool = match statistics(iface) {

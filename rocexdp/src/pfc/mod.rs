@@ -14,7 +14,7 @@ use serde::Serialize;
 
 pub use light::{Reader, Reading};
 pub use storm::{Certainty, Change, Config, Released};
-use storm::{Detector, Look, NoShare, Traffic};
+use storm::{Detector, Look, NoShare};
 
 use crate::nic::{Direction, Item, NicCounters};
 
@@ -232,7 +232,7 @@ fn xdp_paused(queues: &[LinkControl], index: usize, now_ns: u64) -> Option<u64> 
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{storm::Traffic, *};
     use crate::nic::PortWide;
 
     const MS: u64 = 1_000_000;
