@@ -4,7 +4,10 @@ use std::{path::PathBuf, time::Duration};
 
 use anyhow::Context;
 
-use crate::control::{config::RunOptions, daemon};
+use crate::{
+    control::{config::RunOptions, daemon},
+    metrics::Serving,
+};
 
 /// Options of `rocexdp run`.
 #[derive(Debug, clap::Args)]
@@ -22,12 +25,25 @@ pub(super) fn run(args: Args) -> anyhow::Result<()> {
         Some(path) => args.options.over(RunOptions::from_file(path)?),
         None => args.options,
     };
+    // First of all, so that nothing has started when the address is taken.
+    let metrics = match options.metrics {
+        Some(address) => {
+            let ifaces = options.iface.iter().cloned().collect();
+            Some(Serving::open(address, options.metrics_top, ifaces)?)
+        }
+        None => None,
+    };
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
         .build()
         .context("starting the runtime")?;
-    let done = runtime.block_on(daemon::run(options));
+    let done = runtime.block_on(async {
+        match metrics {
+            None => daemon::run(options).await,
+            Some(metrics) => metrics.beside(daemon::run(options)).await,
+        }
+    });
     // A thread that reads a file on a dead server must not keep the process.
     runtime.shutdown_timeout(Duration::from_secs(2));
     done
