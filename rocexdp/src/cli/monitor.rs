@@ -17,6 +17,7 @@ use crate::{
         news::{News, Newsroom},
         rates,
     },
+    metrics::{Listener, MetricsAddr, Serving, check_top},
     out,
     process::{Cancel, on_own_thread},
     view::{live::clock, model::Interval, monitor, text},
@@ -44,6 +45,9 @@ pub struct Args {
     /// Show this many QPs and flows, those with most traffic
     #[arg(long, value_name = "N", default_value_t = 20)]
     top: usize,
+    /// Serve metrics for Prometheus on this address; the port is 47911 unless given. --top QPs have series of their own
+    #[arg(long, value_name = "ADDR[:PORT]")]
+    metrics: Option<MetricsAddr>,
 }
 
 /// Watches until a signal, or as often as asked.
@@ -51,11 +55,23 @@ pub(super) fn run(args: Args) -> anyhow::Result<()> {
     if args.interval.0 < Duration::from_millis(10) {
         return Err(UsageError("--interval: at least 10ms".to_owned()).into());
     }
+    // First of all, so that nothing is attached when the address is taken.
+    let listener = match args.metrics {
+        Some(address) => {
+            check_top("--top", args.top)?;
+            Some(Listener::bind(address)?)
+        }
+        None => None,
+    };
     on_own_thread(move |cancel| {
         let mut watched = args.watch.open()?;
         let first = watched.look();
         Watched::check(&first)?;
         tell(&watched, &first);
+        let ifaces = first.ifaces.iter().map(|at| at.iface.clone()).collect();
+        let _metrics = listener
+            .map(|listener| Serving::start(listener, args.top, ifaces)?.in_background())
+            .transpose()?;
         watch(&args, &mut watched, first, &cancel)
     })
 }

@@ -6,7 +6,7 @@ use anyhow::Context;
 
 use crate::{
     control::{config::RunOptions, daemon},
-    metrics::Serving,
+    metrics::{DEFAULT_TOP, Listener, Serving, check_top},
 };
 
 /// Options of `rocexdp run`.
@@ -28,8 +28,10 @@ pub(super) fn run(args: Args) -> anyhow::Result<()> {
     // First of all, so that nothing has started when the address is taken.
     let metrics = match options.metrics {
         Some(address) => {
+            let top = options.metrics_top.unwrap_or(DEFAULT_TOP);
+            check_top("--metrics-top", top)?;
             let ifaces = options.iface.iter().cloned().collect();
-            Some(Serving::open(address, options.metrics_top, ifaces)?)
+            Some(Serving::start(Listener::bind(address)?, top, ifaces)?)
         }
         None => None,
     };

@@ -124,7 +124,7 @@ pub struct RunOptions {
     pub metrics: Option<MetricsAddr>,
     /// QPs with metrics of their own, the busiest; the others are counted together [default: 20]
     #[arg(long, value_name = "N")]
-    pub metrics_top: Option<u32>,
+    pub metrics_top: Option<usize>,
 }
 
 impl RunOptions {

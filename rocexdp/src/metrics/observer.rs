@@ -51,7 +51,7 @@ impl ObserverConfig {
     pub fn new(ifaces: Vec<String>) -> Self {
         Self {
             ifaces,
-            top: 20,
+            top: super::DEFAULT_TOP,
             storm: Config::default(),
         }
     }

@@ -1,10 +1,15 @@
 //! Metrics beside a command: the address, the thread that reads, the server.
 
-use super::{Listener, MetricsAddr, Observer, ObserverConfig, serve};
+use std::thread::JoinHandle;
+
+use anyhow::Context as _;
+use tokio::sync::oneshot;
+
+use super::{Listener, Observer, ObserverConfig, serve};
 use crate::{control::settings::UsageError, out};
 
 /// Most QPs with series of their own, per interface and kind: each has about 70.
-pub const MOST_TOP: u32 = 1000;
+pub const MOST_TOP: usize = 1000;
 
 /// A bound address, and a thread that reads already.
 #[derive(Debug)]
@@ -13,30 +18,42 @@ pub struct Serving {
     observer: Observer,
 }
 
+/// A server on a thread of its own. Dropped, it ends.
+#[derive(Debug)]
+pub struct Background {
+    end: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// Says whether so many QPs can have series of their own.
+///
+/// # Errors
+/// [`UsageError`], naming the option.
+pub fn check_top(option: &str, top: usize) -> Result<(), UsageError> {
+    if (1..=MOST_TOP).contains(&top) {
+        Ok(())
+    } else {
+        Err(UsageError(format!("{option} {top}: use 1 to {MOST_TOP}")))
+    }
+}
+
 impl Serving {
-    /// Binds `address` and starts to read `ifaces`, whose programs may be attached later. Pause storms are told on standard error.
+    /// Starts to read `ifaces` of the calling thread's network namespace, whose programs may be attached later. `top`: QPs per
+    /// interface and kind with series of their own. Pause storms are told on standard error.
     ///
     /// # Errors
-    /// [`UsageError`] for a `top` out of range; the address can't be had; no thread can be made.
-    pub fn open(
-        address: MetricsAddr,
-        top: Option<u32>,
-        ifaces: Vec<String>,
-    ) -> anyhow::Result<Self> {
-        let mut config = ObserverConfig::new(ifaces);
-        if let Some(top) = top {
-            if !(1..=MOST_TOP).contains(&top) {
-                return Err(UsageError(format!("--metrics-top {top}: use 1 to {MOST_TOP}")).into());
-            }
-            config.top = top as usize;
-        }
-        let listener = Listener::bind(address)?;
+    /// No thread can be made.
+    pub fn start(listener: Listener, top: usize, ifaces: Vec<String>) -> anyhow::Result<Self> {
+        let config = ObserverConfig {
+            top,
+            ..ObserverConfig::new(ifaces)
+        };
+        let observer =
+            Observer::start(config, |storm| out::note(format_args!("rocexdp: {storm}")))?;
         out::note(format_args!(
             "rocexdp: metrics on http://{}/metrics",
             listener.address()?
         ));
-        let observer =
-            Observer::start(config, |storm| out::note(format_args!("rocexdp: {storm}")))?;
         Ok(Self { listener, observer })
     }
 
@@ -53,6 +70,45 @@ impl Serving {
         tokio::select! {
             done = work => done,
             failed = serve(listener, scraper) => match failed? {},
+        }
+    }
+
+    /// Serves from a thread, for a command that has no runtime.
+    ///
+    /// # Errors
+    /// No thread, or no runtime, can be made.
+    pub fn in_background(self) -> anyhow::Result<Background> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .context("starting the runtime of the metrics server")?;
+        let (end, ended) = oneshot::channel();
+        let thread = std::thread::Builder::new()
+            .name("metrics".to_owned())
+            .spawn(move || {
+                let until = async {
+                    // Dropped is said as well as sent.
+                    let _ = ended.await;
+                    Ok(())
+                };
+                if let Err(error) = runtime.block_on(self.beside(until)) {
+                    out::complain(&error);
+                }
+            })
+            .context("starting the thread of the metrics server")?;
+        Ok(Background {
+            end: Some(end),
+            thread: Some(thread),
+        })
+    }
+}
+
+impl Drop for Background {
+    fn drop(&mut self) {
+        self.end = None;
+        if let Some(thread) = self.thread.take() {
+            // Its panic was printed.
+            let _ = thread.join();
         }
     }
 }
