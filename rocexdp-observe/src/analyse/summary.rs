@@ -318,7 +318,7 @@ fn congestion_of(data: &Half, back: Option<&Half>, cnp: Option<&Events>) -> Told
     let notes = match (cnp, back) {
         (Some(cnp), _) => {
             let time = cnp.times.1.abs_diff(cnp.times.0);
-            let rate = if cnp.count > 1 && time > 0 {
+            let rate = if cnp.count > 2 && time > 0 {
                 format!(
                     ", {:.0} per second over {}",
                     (cnp.count - 1) as f64 * 1e9 / time as f64,

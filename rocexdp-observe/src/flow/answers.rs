@@ -76,7 +76,12 @@ impl Requests {
                 .get(a.psn)
                 .is_some_and(|sent| sent.ack_req && sent.acks == 0),
             AnswerKind::AtomicAck(_) => self.history.get(a.psn).is_some_and(|sent| sent.acks == 0),
-            _ => self.history.get(a.psn).is_some() || self.next == Some(a.psn),
+            // A NAK names what is missing: that may be what the capture misses too.
+            _ => {
+                self.history.get(a.psn).is_some()
+                    || self.next == Some(a.psn)
+                    || self.gaps.iter().any(|gap| gap.covers(a.psn))
+            }
         }
     }
 
