@@ -14,7 +14,7 @@ pub use encap::{GENEVE_PORT, Tunnel, TunnelAt, TunnelKind, VXLAN_PORT};
 pub use extensions::{Extensions, extensions};
 pub use link::{LinkHeader, VlanTag};
 pub(crate) use way::mac_control;
-pub use way::{ETH_LLDP, ETH_MAC_CONTROL, ETH_ROCE_V1, Found, Inside, Start, Way, trace};
+pub use way::{ETH_LLDP, ETH_MAC_CONTROL, ETH_ROCE_V1, Found, Inside, Start, Way, step, trace};
 
 use crate::{
     bytes::Bytes,

@@ -17,16 +17,12 @@ use aya_ebpf::{
     macros::{classifier, xdp},
     programs::{TcContext, XdpContext},
 };
-use rocexdp_common::{
-    bytes::Bytes,
-    watch::{WatchEnv, watch},
-};
 
 use crate::{
     frame::Frame,
-    monitor_maps::{Hook, Maps, scratch},
+    monitor_maps::{Hook, Maps, Scratch},
     skb::{Skb, SkbSource},
-    tap::{Source, XdpSource},
+    tap::XdpSource,
 };
 
 /// `TCX_NEXT` of include/uapi/linux/bpf.h: the next program decides, or the frame passes.
@@ -47,43 +43,73 @@ pub fn rocexdp_mon(ctx: XdpContext) -> u32 {
 /// What is received, where XDP is not to be had.
 #[classifier]
 pub fn rocexdp_mon_in(ctx: TcContext) -> i32 {
-    on_tcx(ctx.skb.skb, Hook::Ingress)
+    on_tcx::<false>(ctx.skb.skb)
 }
 
 /// What the kernel's stack sends.
 #[classifier]
 pub fn rocexdp_mon_out(ctx: TcContext) -> i32 {
-    on_tcx(ctx.skb.skb, Hook::Egress)
+    on_tcx::<true>(ctx.skb.skb)
 }
 
 #[inline(always)]
 fn on_xdp(md: *mut xdp_md) -> u32 {
-    // SAFETY: the kernel gave us the context.
-    let queue = unsafe { (*md).rx_queue_index };
-    body(&Frame::new(md), Hook::Xdp(queue), XdpSource(md));
+    if let Some(scratch) = Scratch::of_this_cpu() {
+        find_in_xdp(md, scratch);
+        if scratch.is_in_tunnel() {
+            find_in_xdp(md, scratch);
+        }
+        count_in_xdp(md, scratch);
+    }
     xdp_action::XDP_PASS
 }
 
 #[inline(always)]
-fn on_tcx(ctx: *mut __sk_buff, hook: Hook) -> i32 {
-    let egress = hook == Hook::Egress;
-    body(&Skb::new(ctx), hook, SkbSource { ctx, egress });
+fn on_tcx<const EGRESS: bool>(ctx: *mut __sk_buff) -> i32 {
+    if let Some(scratch) = Scratch::of_this_cpu() {
+        find_in_skb(ctx, scratch);
+        if scratch.is_in_tunnel() {
+            find_in_skb(ctx, scratch);
+        }
+        count_in_skb::<EGRESS>(ctx, scratch);
+    }
     TCX_NEXT
 }
 
-#[inline(always)]
-fn body<B: Bytes, S: Source>(frame: &B, hook: Hook, source: S)
-where
-    Maps<S>: WatchEnv,
-{
-    let Some(mut maps) = Maps::of(hook, source) else {
-        return;
+// Functions of their own, for two reasons: the stack of each is then free for the next (512 bytes for all that are active),
+// and the verifier forgets between them how the way to the packet was, instead of walking the rest once for every way.
+
+#[inline(never)]
+fn find_in_xdp(md: *mut xdp_md, scratch: &mut Scratch) {
+    scratch.find(&Frame::new(md));
+}
+
+#[inline(never)]
+fn find_in_skb(ctx: *mut __sk_buff, scratch: &mut Scratch) {
+    scratch.find(&Skb::new(ctx));
+}
+
+#[inline(never)]
+fn count_in_xdp(md: *mut xdp_md, scratch: &mut Scratch) {
+    // SAFETY: the kernel gave us the context.
+    let queue = unsafe { (*md).rx_queue_index };
+    if let Some(mut maps) = Maps::of(Hook::Xdp(queue), XdpSource(md)) {
+        let outcome = scratch.count(&Frame::new(md), &mut maps);
+        maps.book(outcome);
+    }
+}
+
+#[inline(never)]
+fn count_in_skb<const EGRESS: bool>(ctx: *mut __sk_buff, scratch: &mut Scratch) {
+    let (hook, egress) = if EGRESS {
+        (Hook::Egress, true)
+    } else {
+        (Hook::Ingress, false)
     };
-    let Some((packet, way)) = scratch() else {
-        return;
-    };
-    let outcome = watch(frame, packet, way, &mut maps);
-    maps.book(outcome);
+    if let Some(mut maps) = Maps::of(hook, SkbSource { ctx, egress }) {
+        let outcome = scratch.count(&Skb::new(ctx), &mut maps);
+        maps.book(outcome);
+    }
 }
 
 /// The licence the kernel checks before it allows GPL-only helpers.

@@ -4,7 +4,10 @@
 //! them there). Entries of `FLOWS` have several writers when a flow's packets come on several queues; counts may then be
 //! lost. Sizes given here are what stands in the object; the loader sets the real ones.
 
-use core::{mem::MaybeUninit, ptr::NonNull};
+use core::{
+    mem::MaybeUninit,
+    ptr::{self, NonNull},
+};
 
 use aya_ebpf::{
     Global,
@@ -13,17 +16,22 @@ use aya_ebpf::{
     maps::{Array, LruHashMap, PerCpuArray, RingBuf},
 };
 use rocexdp_common::{
-    dissect::Way,
+    bytes::Bytes,
+    dissect::{Found, Pfc, Way},
     maps::{
         DEFAULT_FLOWS, EGRESS, EVENTS_BYTES, Event, FlowKey, FlowState, LinkControl, Pending,
-        PendingKey, QueueCounters,
+        PendingKey, QueueCounters, Reason,
     },
+    news::News,
     parse::Packet,
     verdict::Outcome,
-    watch::{DEFAULT_PENDING, News, WatchEnv},
+    watch::{self, DEFAULT_PENDING, Notes, WatchEnv},
 };
 
-use crate::tap::{self, Source};
+use crate::{
+    skb::opaque,
+    tap::{self, Source},
+};
 
 const MMAPABLE: u32 = aya_ebpf::bindings::BPF_F_MMAPABLE;
 
@@ -42,25 +50,97 @@ static EVENTS: RingBuf = RingBuf::with_byte_size(EVENTS_BYTES, 0);
 
 /// What the stack has no room for. Of the CPU's own, and nothing interrupts a program there (see above).
 #[map]
-static SCRATCH: PerCpuArray<Scratch> = PerCpuArray::with_max_entries(1, 0);
+static SCRATCH: PerCpuArray<MaybeUninit<Scratch>> = PerCpuArray::with_max_entries(1, 0);
 
 /// What one frame's run writes down.
-#[repr(C, align(8))]
-struct Scratch {
-    packet: MaybeUninit<Packet>,
-    way: MaybeUninit<Way>,
+pub struct Scratch {
+    packet: Packet,
+    way: Way,
+    found: u32,
+    reason: Reason,
+    pfc: Pfc,
+    notes: Notes,
 }
 
-/// A packet and a way, both at their start.
-#[inline(always)]
-pub fn scratch() -> Option<(&'static mut Packet, &'static mut Way)> {
-    let scratch = SCRATCH.get_ptr_mut(0)?;
-    // SAFETY: a map value of this CPU, used by this run alone.
-    let scratch = unsafe { &mut *scratch };
-    Some((
-        scratch.packet.write(Packet::EMPTY),
-        scratch.way.write(Way::NEW),
-    ))
+// What was found, as [`Scratch::found`]; what goes with it has fields of its own. The enum as a whole can't stand in
+// memory: where a variant leaves bytes of it unset, the compiler stores registers that were never written, which the
+// verifier refuses.
+const IN_TUNNEL: u32 = 0;
+const ROCE_V2: u32 = 1;
+const ROCE_V1: u32 = 2;
+const PFC: u32 = 3;
+const GLOBAL_PAUSE: u32 = 4;
+const LLDP: u32 = 5;
+const OTHER: u32 = 6;
+const STOPPED: u32 = 7;
+
+impl Scratch {
+    /// The present CPU's, at its start.
+    #[inline(always)]
+    pub fn of_this_cpu() -> Option<&'static mut Self> {
+        let scratch: *mut Self = SCRATCH.get_ptr_mut(0)?.cast();
+        // Field by field, and all that are read: what the last run left is of no type until then, and the whole on the
+        // stack would take a third of it.
+        // SAFETY: a field of a map value of this CPU, used by this run alone.
+        unsafe { ptr::addr_of_mut!((*scratch).packet).write(Packet::EMPTY) };
+        // SAFETY: as above.
+        unsafe { ptr::addr_of_mut!((*scratch).way).write(Way::NEW) };
+        // SAFETY: as above.
+        unsafe { ptr::addr_of_mut!((*scratch).found).write(IN_TUNNEL) };
+        // SAFETY: as above.
+        unsafe { ptr::addr_of_mut!((*scratch).reason).write(Reason::EthTruncated) };
+        // Of numbers only, for which whatever was left is a value.
+        // SAFETY: as above.
+        Some(unsafe { &mut *scratch })
+    }
+
+    /// Finds the packet in a frame, or the tunnel that it is in.
+    #[inline(always)]
+    pub fn find<B: Bytes>(&mut self, frame: &B) {
+        self.found = match watch::find(frame, &mut self.packet, &mut self.way) {
+            None => IN_TUNNEL,
+            Some(Found::RoceV2) => ROCE_V2,
+            Some(Found::RoceV1) => ROCE_V1,
+            Some(Found::Pfc(pfc)) => {
+                self.pfc = pfc;
+                PFC
+            }
+            Some(Found::GlobalPause { quanta }) => {
+                let [first, ..] = &mut self.pfc.quanta;
+                *first = quanta;
+                GLOBAL_PAUSE
+            }
+            Some(Found::Lldp) => LLDP,
+            Some(Found::Other) => OTHER,
+            Some(Found::Stopped(reason)) => {
+                self.reason = reason;
+                STOPPED
+            }
+        };
+    }
+
+    /// Whether that is to be called again.
+    #[inline(always)]
+    pub fn is_in_tunnel(&self) -> bool {
+        self.found == IN_TUNNEL
+    }
+
+    /// Counts what was found.
+    #[inline(always)]
+    pub fn count<B: Bytes, E: WatchEnv>(&mut self, frame: &B, env: &mut E) -> Outcome {
+        let [quanta, ..] = self.pfc.quanta;
+        let found = match self.found {
+            ROCE_V2 => Found::RoceV2,
+            ROCE_V1 => Found::RoceV1,
+            PFC => Found::Pfc(self.pfc),
+            GLOBAL_PAUSE => Found::GlobalPause { quanta },
+            LLDP => Found::Lldp,
+            STOPPED => Found::Stopped(self.reason),
+            // Two calls always find something.
+            _ => Found::Other,
+        };
+        watch::count(frame, found, &self.packet, &mut self.notes, env)
+    }
 }
 
 /// Receive queues that the maps have room for.
@@ -115,10 +195,22 @@ impl<S: Source> Maps<S> {
         })
     }
 
-    /// Books the frame.
+    /// Books the frame, which passes whatever it is.
     #[inline(always)]
     pub fn book(&mut self, outcome: Outcome) {
-        self.counters().book(outcome);
+        let reason = outcome.reason();
+        let counters = self.counters();
+        counters.book(if let Outcome::PassedRoce(_) = outcome {
+            Outcome::PassedRoce(None)
+        } else {
+            Outcome::PassedOther(None)
+        });
+        // Apart, for the verifier: bounds check and access must use one register.
+        if let Some(reason) = reason
+            && let Some(count) = counters.reasons.get_mut(opaque(reason as usize))
+        {
+            *count += 1;
+        }
     }
 
     #[inline(always)]
@@ -151,7 +243,7 @@ impl<S: Source> WatchEnv for Maps<S> {
     }
 
     #[inline(always)]
-    fn with_flow(&mut self, key: &FlowKey, work: impl FnOnce(&mut FlowState)) -> Option<bool> {
+    fn flow(&mut self, key: &FlowKey) -> Option<(&mut FlowState, bool)> {
         let (entry, inserted) = match FLOWS.get_ptr_mut(key) {
             Some(entry) => (entry, false),
             None => {
@@ -166,8 +258,7 @@ impl<S: Source> WatchEnv for Maps<S> {
             }
         };
         // SAFETY: a map value; an LRU map does not free it, at worst it becomes another flow's.
-        work(unsafe { &mut *entry });
-        Some(inserted)
+        Some((unsafe { &mut *entry }, inserted))
     }
 
     #[inline(always)]
@@ -202,7 +293,7 @@ impl<S: Source> WatchEnv for Maps<S> {
     }
 
     #[inline(always)]
-    fn event(&mut self, news: News, packet: Option<&Packet>) {
+    fn event(&mut self, news: News, packet: &Packet) {
         let now = self.now_ns(true);
         if !self.counters().events.allow(now) {
             return;
@@ -216,17 +307,7 @@ impl<S: Source> WatchEnv for Maps<S> {
             Hook::Ingress => 0,
             Hook::Egress => EGRESS,
         };
-        record.write(Event {
-            time_ns: now,
-            kind: news.kind as u32,
-            queue,
-            src: packet.map_or([0; 16], |p| p.flow.src),
-            dst: packet.map_or([0; 16], |p| p.flow.dst),
-            dest_qpn: packet.map_or(0, |p| p.flow.dest_qpn),
-            psn: packet.map_or(0, |p| p.bth.psn.get()),
-            detail: news.detail,
-            opcode: packet.map_or(0, |p| u32::from(p.bth.opcode.0)),
-        });
+        record.write(news.record(packet, queue, now));
         record.submit(0);
         self.counters().events.sent += 1;
     }

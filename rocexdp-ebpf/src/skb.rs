@@ -16,7 +16,7 @@ const MAX_DIRECT: usize = 0x1fff;
 
 /// The same value, of which the compiler knows nothing; see `frame`.
 #[inline(always)]
-fn opaque(mut value: usize) -> usize {
+pub fn opaque(mut value: usize) -> usize {
     // SAFETY: no instruction at all.
     unsafe { core::arch::asm!("/* {0} */", inout(reg) value, options(pure, nomem, nostack)) };
     value

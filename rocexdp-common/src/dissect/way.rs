@@ -172,32 +172,45 @@ impl From<Reason> for End {
 /// [`Found::RoceV2`] and [`Found::RoceV1`].
 #[inline(always)]
 pub fn trace<B: Bytes + ?Sized>(frame: &B, start: Start, p: &mut Packet, way: &mut Way) -> Found {
-    let mut window = Window {
-        frame,
-        end: usize::MAX,
-        missed: Cell::new(false),
-    };
-    let mut start = start;
     for _ in 0..2 {
-        match level(&window, start, p, way) {
-            // A header that could not be read is wrong, or was not captured.
-            End::Found(Found::Stopped(_)) if window.missed.get() => {
-                return Found::Stopped(Reason::NotCaptured);
-            }
-            End::Found(found) => return found,
-            End::Tunnel(tunnel, carried) => {
-                if way.inside.is_some() {
-                    return Found::Stopped(Reason::TunnelDepth);
-                }
-                way.inside = Some(encap::inside(p, tunnel, carried));
-                window.end = p.end as usize;
-                window.missed.set(false);
-                start = carried;
-                *p = Packet::EMPTY;
-            }
+        if let Some(found) = step(frame, start, p, way) {
+            return found;
         }
     }
     Found::Stopped(Reason::TunnelDepth)
+}
+
+/// One step of [`trace`]: to the packet, or into the tunnel that stands in the way (`None`), where the next call goes on.
+/// For BPF, whose stack has room for one step at a time.
+#[inline(always)]
+pub fn step<B: Bytes + ?Sized>(
+    frame: &B,
+    start: Start,
+    p: &mut Packet,
+    way: &mut Way,
+) -> Option<Found> {
+    let (start, end) = match &way.inside {
+        None => (start, usize::MAX),
+        Some(inside) => (inside.start, inside.end as usize),
+    };
+    let window = Window {
+        frame,
+        end,
+        missed: Cell::new(false),
+    };
+    match level(&window, start, p, way) {
+        // A header that could not be read is wrong, or was not captured.
+        End::Found(Found::Stopped(_)) if window.missed.get() => {
+            Some(Found::Stopped(Reason::NotCaptured))
+        }
+        End::Found(found) => Some(found),
+        End::Tunnel(..) if way.inside.is_some() => Some(Found::Stopped(Reason::TunnelDepth)),
+        End::Tunnel(tunnel, carried) => {
+            way.inside = Some(encap::inside(p, tunnel, carried));
+            *p = Packet::EMPTY;
+            None
+        }
+    }
 }
 
 /// From one header to the packet or the next tunnel.

@@ -23,27 +23,33 @@ pub const NEAR: i32 = 64;
 /// Packets in order with one another that make a new stream.
 pub const RUN: u32 = 4;
 
-/// What to do with a packet's PSN.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Step {
-    /// Count it.
-    Normal,
-    /// The stream is here now.
-    Restart,
-    /// Not of this stream, as far as is known.
-    Hold,
+/// Count it as it is.
+const NORMAL: u32 = 0;
+/// The stream is here now.
+const RESTART: u32 = 1;
+/// Not of this stream, as far as is known.
+const HOLD: u32 = 2;
+
+/// What was decided about a packet's PSN, and what is to be put back.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Notes {
+    step: u32,
+    response: u32,
+    expected_psn: u32,
+    in_gap: u32,
+    response_open: u32,
 }
 
 impl Stray {
     /// Judges a packet before it is counted. `free`: a READ response that may stand ahead without a gap.
     #[inline(always)]
-    fn judge(&mut self, tracker: &mut Tracker, psn: Psn, free: bool) -> Step {
+    fn step(&mut self, tracker: &mut Tracker, psn: Psn, free: bool) -> u32 {
         let expected = Psn::new(tracker.expected_psn);
         let distance = psn.diff(expected);
         if tracker.valid == 0 || distance == 0 {
             self.run = 0;
             self.jumped = 0;
-            return Step::Normal;
+            return NORMAL;
         }
         if distance < -FAR || (distance > FAR && !free) {
             let step = psn.diff(Psn::new(self.next_psn));
@@ -51,11 +57,11 @@ impl Stray {
             self.run = if follows { self.run + 1 } else { 1 };
             self.next_psn = psn.add(1).get();
             if self.run < RUN {
-                return Step::Hold;
+                return HOLD;
             }
             self.run = 0;
             self.jumped = 0;
-            return Step::Restart;
+            return RESTART;
         }
         self.run = 0;
         if self.jumped != 0 && distance < -NEAR {
@@ -68,69 +74,74 @@ impl Stray {
                 if step == 1 && !free && skipped > 2 && tracker.missing >= skipped - 1 {
                     tracker.missing -= skipped - 2;
                 }
-                return Step::Restart;
+                return RESTART;
             }
         }
         if distance > NEAR {
             self.before_psn = expected.get();
             self.jumped = 1;
         }
-        Step::Normal
+        NORMAL
     }
 }
 
-/// Counts a packet in its flow, and says whether it is a request that was sent before.
-#[inline(always)]
-pub fn count(flow: &mut FlowState, packet: &Packet, now_ns: u64) -> bool {
-    let connected = matches!(
+/// Decides about a packet before it is counted in its flow.
+#[inline(never)]
+pub fn judge(flow: &mut FlowState, packet: &Packet, notes: &mut Notes) {
+    notes.step = NORMAL;
+    if !matches!(
         packet.bth.opcode.transport(),
         Transport::Rc | Transport::Uc | Transport::Xrc
-    );
-    let (sequenced, response, begins) = match packet.operation {
-        None | Some((Operation::Acknowledge | Operation::AtomicAcknowledge, _)) => {
-            (false, false, false)
-        }
-        Some((Operation::ReadResponse, position)) => (
-            connected,
-            true,
-            matches!(position, Position::First | Position::Only),
-        ),
-        Some(_) => (connected, false, false),
-    };
-    let before = flow.counters.requests.duplicates;
-    if !sequenced {
-        flow.count(packet, now_ns);
-        return false;
+    ) {
+        return;
     }
     let counters = &mut flow.counters;
-    let free = begins && counters.response_open == 0;
-    let open = counters.response_open;
-    let (tracker, in_gap) = if response {
-        (&mut counters.responses, counters.response_in_gap)
-    } else {
-        (&mut counters.requests, counters.in_gap)
-    };
-    let [of_requests, of_responses] = &mut flow.stray;
-    let stray = if response { of_responses } else { of_requests };
-    let step = stray.judge(tracker, packet.bth.psn, free);
-    let expected = tracker.expected_psn;
-    if step != Step::Normal {
-        // The tracker then takes the packet as the first of its stream.
-        tracker.valid = 0;
+    let [requests, responses] = &mut flow.stray;
+    match packet.operation {
+        None | Some((Operation::Acknowledge | Operation::AtomicAcknowledge, _)) => return,
+        Some((Operation::ReadResponse, position)) => {
+            let begins = matches!(position, Position::First | Position::Only);
+            let free = begins && counters.response_open == 0;
+            let tracker = &mut counters.responses;
+            notes.step = responses.step(tracker, packet.bth.psn, free);
+            notes.response = 1;
+            notes.expected_psn = tracker.expected_psn;
+            notes.in_gap = counters.response_in_gap;
+            notes.response_open = counters.response_open;
+        }
+        Some(_) => {
+            let tracker = &mut counters.requests;
+            notes.step = requests.step(tracker, packet.bth.psn, false);
+            notes.response = 0;
+            notes.expected_psn = tracker.expected_psn;
+            notes.in_gap = counters.in_gap;
+        }
     }
-    flow.count(packet, now_ns);
-    if step == Step::Hold {
-        let counters = &mut flow.counters;
-        let tracker = if response {
-            counters.response_in_gap = in_gap;
-            counters.response_open = open;
-            &mut counters.responses
+    // The tracker then takes the packet as the first of its stream.
+    if notes.step != NORMAL {
+        if notes.response != 0 {
+            counters.responses.valid = 0;
         } else {
-            counters.in_gap = in_gap;
-            &mut counters.requests
-        };
-        tracker.expected_psn = expected;
-        tracker.valid = 1;
+            counters.requests.valid = 0;
+        }
     }
-    flow.counters.requests.duplicates != before
+}
+
+/// Puts back what a packet that was not of the stream has moved.
+#[inline(always)]
+pub fn settle(flow: &mut FlowState, notes: &Notes) {
+    if notes.step != HOLD {
+        return;
+    }
+    let counters = &mut flow.counters;
+    let tracker = if notes.response != 0 {
+        counters.response_in_gap = notes.in_gap;
+        counters.response_open = notes.response_open;
+        &mut counters.responses
+    } else {
+        counters.in_gap = notes.in_gap;
+        &mut counters.requests
+    };
+    tracker.expected_psn = notes.expected_psn;
+    tracker.valid = 1;
 }

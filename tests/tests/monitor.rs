@@ -1,0 +1,390 @@
+//! The monitor on real interfaces: what it counts is what the endpoints counted, nothing is dropped or changed, and nothing
+//! stays behind.
+
+use std::{
+    collections::HashMap,
+    net::UdpSocket,
+    process::{Command, Stdio},
+    time::Duration,
+};
+
+use rocexdp::{
+    lab::Host,
+    maps::{AttachedAt, Attachment, MapsView, ProgramRole},
+    monitor::{Change, Hook, Ingress, Monitor, MonitorWish, Monitors},
+    net::Link,
+    sys::netns::NetNs,
+};
+use rocexdp_common::{
+    ids::gid_from_ipv4,
+    maps::{FlowKey, FlowState, Kind, QueueCounters},
+};
+use rocexdp_tests::{
+    Rig, eventually,
+    hop::{FAR, Hop, NEAR, ip},
+    rig::SHORT,
+};
+
+fn packets(flow: &FlowState, kind: Kind) -> u64 {
+    flow.counters.kinds[kind as usize].packets
+}
+
+fn sum(counters: &[QueueCounters], of: impl Fn(&QueueCounters) -> u64) -> u64 {
+    counters.iter().map(of).sum()
+}
+
+/// A flow's packets and bytes of every kind.
+type Seen = Vec<(u64, u64)>;
+
+fn seen(flows: &[(FlowKey, FlowState)]) -> HashMap<(u32, [u8; 16]), Seen> {
+    let counts = |state: &FlowState| {
+        let kinds = state.counters.kinds.iter();
+        kinds.map(|k| (k.packets, k.bytes)).collect()
+    };
+    flows
+        .iter()
+        .map(|(key, state)| ((key.dest_qpn, key.dst), counts(state)))
+        .collect()
+}
+
+#[test]
+#[ignore = "needs root: run by cargo xtask test"]
+fn on_the_way_between_endpoints_it_counts_what_they_counted_and_times_the_round_trips() {
+    let Some(mut rig) = Rig::up("tmh") else {
+        return;
+    };
+    let hop = Hop::insert(rig.lab(), Host::A);
+    let wish = MonitorWish::default();
+    let ports = [NEAR.to_owned(), FAR.to_owned()];
+    let monitors = hop
+        .ns()
+        .run(|| Monitors::start(&ports, &wish))
+        .unwrap()
+        .unwrap();
+    for monitor in monitors.iter() {
+        let report = monitor.report();
+        println!("{report}");
+        assert!(
+            matches!(report.ingress, Hook::Xdp { .. }) && report.egress,
+            "{report}"
+        );
+        assert!(!monitor.blind_spots().is_empty());
+    }
+    rig.start_sender(&[]);
+    rig.start_receiver(&[]);
+    rig.impair("delay=2ms");
+    let file = rig.file("file", 3 << 20);
+    rig.copy_well(&file, "file");
+    let (a, b) = (rig.qps(Host::A), rig.qps(Host::B));
+    let near = monitors.get(NEAR).unwrap().maps().unwrap();
+    let far = monitors.get(FAR).unwrap().maps().unwrap();
+    // Both ports see the same packets, one receives what the other sends.
+    let flows = near.flows().unwrap();
+    assert_eq!(seen(&flows), seen(&far.flows().unwrap()));
+    let mut met = 0;
+    let mut timed = 0;
+    for qp in a.iter().chain(&b) {
+        let key = |(key, _): &&(FlowKey, FlowState)| {
+            key.dest_qpn == qp.config.qpn && key.dst == qp.config.local_gid
+        };
+        let (_, flow) = flows.iter().find(key).expect("the QP's flow");
+        assert_eq!(
+            flow.counters.kinds, qp.counters.kinds,
+            "QP {:#x}",
+            qp.config.qpn
+        );
+        assert_eq!(flow.counters.ecn, qp.counters.ecn);
+        for (seen, counted) in [
+            (flow.counters.requests, qp.counters.requests),
+            (flow.counters.responses, qp.counters.responses),
+        ] {
+            // The endpoint knows what to expect before the first packet.
+            if seen.valid != 0 {
+                assert_eq!(seen, counted);
+            }
+        }
+        met += 1;
+        if packets(flow, Kind::Ack) > 8 {
+            assert_eq!(
+                flow.sender_qpn, qp.config.peer_qpn,
+                "learned from the answers"
+            );
+            let rtt = &flow.rtt;
+            let (count, median) = (rtt.count(), rtt.quantile(0.5).unwrap());
+            println!(
+                "QP {:#x}: {count} round trips, median below {median} ns",
+                qp.config.qpn
+            );
+            assert!(count > 4, "{count}");
+            // Two crossings of the wire; the shortest is in the bucket of 4 ms at least (2^21 is 2.1 ms, 2^22 4.2 ms).
+            let short: u64 = rtt.buckets[..21].iter().sum();
+            assert_eq!(short, 0, "{rtt:?}");
+            assert!(rtt.sum_ns / count >= 4_000_000, "{rtt:?}");
+            assert!(median < 64_000_000, "{rtt:?}");
+            timed += 1;
+        }
+    }
+    assert!(met >= 2 && timed >= 1, "{met} QPs, {timed} timed");
+    // On the wire's far side of the requests there is nothing to wait for: the answer comes at once.
+    let counters = near.all_counters();
+    assert_eq!(sum(&counters, |c| c.dropped + c.redirected + c.consumed), 0);
+    assert_eq!(
+        sum(&counters, |c| c.frames),
+        sum(&counters, |c| c.passed_rocev2 + c.passed_other)
+    );
+    let rocev2 = sum(&counters, |c| c.rocev2);
+    let in_flows: u64 = flows
+        .iter()
+        .flat_map(|(_, state)| state.counters.kinds)
+        .map(|kind| kind.packets)
+        .sum();
+    assert_eq!(rocev2, in_flows);
+    assert_eq!(
+        sum(&counters, |c| c.flow_inserts),
+        flows.len() as u64,
+        "nothing was evicted"
+    );
+    rig.assert_nothing_lost_unasked();
+    // What passes is not touched: the kernel's own traffic arrives whole.
+    rig.impair("clean");
+    rig.tcp_transfer(Host::A, Host::B.ipv4().into(), 4 << 20);
+    rig.ping(Host::A, Host::B.ipv4().into(), 10, 1400);
+    rig.stop(Host::A);
+    rig.stop(Host::B);
+}
+
+/// Two ends of a veth pair in one namespace of the test's own, removed on drop.
+struct Veth {
+    name: String,
+    ns: NetNs,
+}
+
+impl Veth {
+    fn up(test: &str) -> Self {
+        let name = format!("h3{test}{}", std::process::id());
+        let veth = Self {
+            ns: NetNs::create(&name).unwrap(),
+            name,
+        };
+        veth.ip("link add v0 type veth peer name v1");
+        for line in [
+            "link set lo up",
+            "address add 10.88.0.1/24 dev v0",
+            "link set v0 up",
+            "link set v1 up",
+            // Nobody is there to answer for it.
+            "neighbour add 10.88.0.2 lladdr 02:00:00:00:00:02 dev v0",
+        ] {
+            veth.ip(line);
+        }
+        veth
+    }
+
+    fn ip(&self, line: &str) {
+        ip(&format!("-n {} {line}", self.name));
+    }
+
+    fn start(&self, iface: &str, wish: &MonitorWish) -> anyhow::Result<Monitor> {
+        self.ns.run(|| Monitor::start(iface, wish)).unwrap()
+    }
+
+    fn attached(&self, iface: &str) -> Vec<Attachment> {
+        self.ns.run(|| Attachment::all(iface)).unwrap().unwrap()
+    }
+
+    /// What Soft-RoCE does: UDP to port 4791 from the kernel. `psn` counts up; each asks for an acknowledgement.
+    fn send(&self, count: u32, first_psn: u32) {
+        let socket = self
+            .ns
+            .run(|| UdpSocket::bind("10.88.0.1:50000").unwrap())
+            .unwrap();
+        for psn in first_psn..first_psn + count {
+            // SEND ONLY to QP 17, 4 bytes of payload, and an ICRC.
+            let mut bytes = vec![4, 0, 0xff, 0xff, 0, 0, 0, 17];
+            bytes.extend((0x8000_0000 | psn).to_be_bytes());
+            bytes.extend([0; 8]);
+            socket.send_to(&bytes, "10.88.0.2:4791").unwrap();
+        }
+    }
+}
+
+impl Drop for Veth {
+    fn drop(&mut self) {
+        let _ = Command::new("ip")
+            .args(["-n", &self.name, "link", "del", "v0"])
+            .output();
+        let _ = NetNs::delete(&self.name);
+    }
+}
+
+fn to_qp_17(maps: &MapsView) -> u64 {
+    let flows = maps.flows().unwrap();
+    let mut of = flows.iter().filter(|(key, _)| {
+        key.dest_qpn == 17
+            && key.src == gid_from_ipv4([10, 88, 0, 1])
+            && key.dst == gid_from_ipv4([10, 88, 0, 2])
+    });
+    let found = of.next().map_or(0, |(_, flow)| packets(flow, Kind::Send));
+    assert_eq!(of.next().map(|(key, _)| *key), None);
+    found
+}
+
+#[test]
+#[ignore = "needs root: run by cargo xtask test"]
+fn what_the_kernel_sends_is_seen_on_egress_once_and_on_ingress_at_the_other_end() {
+    let veth = Veth::up("eg");
+    let here = veth.start("v0", &MonitorWish::default()).unwrap();
+    let there = veth.start("v1", &MonitorWish::default()).unwrap();
+    let deaf = MonitorWish {
+        egress: false,
+        ingress: Ingress::Tcx,
+        ..MonitorWish::default()
+    };
+    let deaf = veth.start("v0", &deaf).unwrap();
+    veth.send(300, 0xff_fff0);
+    for (monitor, seen) in [(&here, 300), (&there, 300), (&deaf, 0)] {
+        assert_eq!(
+            to_qp_17(&monitor.maps().unwrap()),
+            seen,
+            "{}",
+            monitor.report()
+        );
+    }
+    let (received, sent) = here.maps().unwrap().tcx_counters();
+    assert_eq!(sum(&sent, |c| c.passed_rocev2), 300);
+    assert_eq!(sum(&received, |c| c.frames), 0, "XDP has counted those");
+    assert!(
+        deaf.blind_spots()
+            .iter()
+            .any(|spot| spot.contains("not asked for"))
+    );
+    let state = here.maps().unwrap().flows().unwrap()[0].1;
+    assert_eq!(state.counters.requests.gaps, 0, "PSNs wrap");
+}
+
+#[test]
+#[ignore = "needs root: run by cargo xtask test"]
+fn behind_another_xdp_program_tcx_ingress_counts() {
+    let veth = Veth::up("tc");
+    // Another program: a monitor is one.
+    let first = veth.start("v1", &MonitorWish::default()).unwrap();
+    let second = veth.start("v1", &MonitorWish::default()).unwrap();
+    assert!(matches!(first.report().ingress, Hook::Xdp { .. }));
+    assert_eq!(second.report().ingress, Hook::Tcx);
+    let other = second.report().other_xdp.as_deref().unwrap();
+    assert!(other.contains("rocexdp_mon"), "{other}");
+    let wish = MonitorWish {
+        ingress: "driver".parse().unwrap(),
+        ..MonitorWish::default()
+    };
+    let refused = veth.start("v1", &wish).unwrap_err();
+    assert!(
+        format!("{refused:#}").contains("another XDP program"),
+        "{refused:#}"
+    );
+    veth.send(10, 1);
+    assert_eq!(to_qp_17(&first.maps().unwrap()), 10);
+    assert_eq!(to_qp_17(&second.maps().unwrap()), 10);
+    let (received, _) = second.maps().unwrap().tcx_counters();
+    assert_eq!(sum(&received, |c| c.passed_rocev2), 10);
+    let found = veth.attached("v1");
+    assert_eq!(found.len(), 2, "{found:?}");
+    assert!(found.iter().all(|a| a.role == ProgramRole::Monitor));
+    assert!(found.iter().any(|a| a.at == AttachedAt::TcxIngress));
+}
+
+#[test]
+#[ignore = "needs root: run by cargo xtask test"]
+fn the_table_of_flows_forgets_the_oldest_and_says_how_many() {
+    let veth = Veth::up("lr");
+    let wish = MonitorWish {
+        flows: 64,
+        ..MonitorWish::default()
+    };
+    let monitor = veth.start("v1", &wish).unwrap();
+    let socket = veth
+        .ns
+        .run(|| UdpSocket::bind("10.88.0.1:50000").unwrap())
+        .unwrap();
+    for qpn in 0..1000_u32 {
+        let mut bytes = vec![4, 0, 0xff, 0xff];
+        bytes.extend(qpn.to_be_bytes());
+        bytes.extend([0; 12]);
+        socket.send_to(&bytes, "10.88.0.2:4791").unwrap();
+    }
+    let maps = monitor.maps().unwrap();
+    let inserts = sum(&maps.all_counters(), |c| c.flow_inserts);
+    let live = maps.flows().unwrap().len() as u64;
+    assert!(live <= 64 && inserts == 1000, "{live} live of {inserts}");
+    assert!(Monitor::start("v1", &MonitorWish { flows: 0, ..wish }).is_err());
+}
+
+#[test]
+#[ignore = "needs root: run by cargo xtask test"]
+fn an_interface_that_vanishes_is_reported_and_the_others_go_on() {
+    let veth = Veth::up("va");
+    veth.ip("link add w0 type veth peer name w1");
+    veth.ip("link set w0 up");
+    veth.ip("link set w1 up");
+    let names = ["v1".to_owned(), "w0".to_owned()];
+    veth.ns
+        .run(|| {
+            let mut monitors = Monitors::start(&names, &MonitorWish::default()).unwrap();
+            assert_eq!(monitors.poll(), []);
+            veth.ip("link del w0");
+            let changes = monitors.poll();
+            assert!(
+                matches!(&changes[..], [Change::Gone { iface, why }] if iface == "w0" && why.contains("gone")),
+                "{changes:?}"
+            );
+            assert_eq!(monitors.missing().map(|(name, _)| name).collect::<Vec<_>>(), ["w0"]);
+            veth.send(5, 1);
+            assert_eq!(to_qp_17(&monitors.get("v1").unwrap().maps().unwrap()), 5);
+            veth.ip("link add w0 type veth peer name w1");
+            veth.ip("link set w0 up");
+            let back = Change::Watched {
+                iface: "w0".to_owned(),
+            };
+            assert_eq!(monitors.poll(), [back]);
+        })
+        .unwrap();
+    let missing = veth.start("nowhere", &MonitorWish::default()).unwrap_err();
+    assert!(format!("{missing:#}").contains("nowhere"), "{missing:#}");
+}
+
+#[test]
+#[ignore = "needs root: run by cargo xtask test"]
+fn a_killed_monitor_leaves_nothing_attached() {
+    let Some(binary) = rocexdp_tests::rig::product() else {
+        return;
+    };
+    let veth = Veth::up("ki");
+    let mut command = Command::new(binary);
+    command
+        .args(["monitor", "--iface", "v1"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null());
+    veth.ns.confine(&mut command).unwrap();
+    let mut child = command.spawn().unwrap();
+    let tcx_egress = || {
+        let output = Command::new("bpftool")
+            .args(["net", "show", "dev", "v1"])
+            .output();
+        output.map_or(String::new(), |o| {
+            String::from_utf8_lossy(&o.stdout).into_owned()
+        })
+    };
+    let _ = eventually("the monitor is attached", SHORT, || {
+        assert!(child.try_wait().unwrap().is_none(), "the monitor ended");
+        veth.attached("v1").first().copied()
+    });
+    child.kill().unwrap();
+    child.wait().unwrap();
+    // The kernel detaches when the process's descriptors are closed, which is a moment later.
+    eventually("nothing is attached", Duration::from_secs(5), || {
+        let rest = veth.ns.run(|| Link::by_name("v1")).unwrap().unwrap();
+        let bpf = veth.ns.run(tcx_egress).unwrap();
+        (rest.xdp.is_empty() && veth.attached("v1").is_empty() && !bpf.contains("rocexdp"))
+            .then_some(())
+    });
+}
