@@ -4,6 +4,8 @@
 //! without `frags`. A call costs as much as all direct reads of a packet together, so they are for frames of several
 //! buffers whose headers do not all stand in the first.
 
+use core::mem::MaybeUninit;
+
 use aya_ebpf::{
     bindings::xdp_md,
     helpers::generated::{bpf_xdp_get_buff_len, bpf_xdp_load_bytes},
@@ -161,6 +163,15 @@ impl Bytes for Frame {
 
     #[inline(always)]
     fn load_rare<const N: usize>(&self, offset: usize) -> Option<[u8; N]> {
-        self.far::<N>(offset).map(bytes)
+        let mut bytes = MaybeUninit::<[u8; N]>::uninit();
+        // SAFETY: the context is the kernel's, the buffer has N bytes.
+        let status = unsafe {
+            bpf_xdp_load_bytes(self.ctx, offset as u32, bytes.as_mut_ptr().cast(), N as u32)
+        };
+        if status != 0 {
+            return None;
+        }
+        // SAFETY: the helper succeeded, so that it has written all N bytes.
+        Some(unsafe { bytes.assume_init() })
     }
 }
