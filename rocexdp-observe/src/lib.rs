@@ -7,8 +7,11 @@
 pub mod annotate;
 pub mod analyse;
 pub mod capture;
+pub mod csv;
+pub mod diff;
 pub mod findings;
 pub mod flow;
 pub mod icrc;
+pub mod merge;
 pub mod plot;
 pub mod report;
