@@ -15,7 +15,8 @@ pub enum Transport {
     Rc = 0,
     /// Unreliable Connection.
     Uc = 1,
-    /// Reliable Datagram.
+    /// Reliable Datagram. ConnectX's DC uses this range too (Wireshark reads it so), with
+    /// other headers: no packet tells which of both it is.
     Rd = 2,
     /// Unreliable Datagram.
     Ud = 3,

@@ -69,6 +69,14 @@ const TSHARK_IS_WRONG: &[Wrong] = &[
         why: "takes the last four bytes of the frame for the ICRC, though the GRH says that the packet ended before",
     },
     Wrong {
+        frame: |_, opcode| opcode == Some(Opcode(0x64)),
+        fields: &[
+            "infiniband.cm.req.prim_flowlabel",
+            "infiniband.cm.req.prim_pktrate",
+        ],
+        why: "reads both as numbers of 16 and 8 bits at the first of their four bytes (ibta_vol1_c12.h: 20 bits, and the last 6)",
+    },
+    Wrong {
         frame: |name, _| name == "erspan 3, ip inside",
         fields: &["infiniband", "udp", "ip."],
         why: "looks into ERSPAN III for Ethernet frames only, not for IP packets",

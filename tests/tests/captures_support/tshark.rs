@@ -52,6 +52,8 @@ pub const FIELDS: &[&str] = &[
     "infiniband.cm.req.prim_localacktout",
     "infiniband.cm.req.prim_tfcclass",
     "infiniband.cm.req.prim_hoplim",
+    "infiniband.cm.req.prim_flowlabel",
+    "infiniband.cm.req.prim_pktrate",
     "infiniband.cm.req.serviceid.dport",
     "infiniband.cm.req.ip_cm.sport",
     "infiniband.cm.rep",

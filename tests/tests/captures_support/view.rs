@@ -188,6 +188,14 @@ fn message(cm: &CmMessage, number: &mut impl FnMut(&'static str, u64)) {
                 r.primary.traffic_class.into(),
             );
             number("infiniband.cm.req.prim_hoplim", r.primary.hop_limit.into());
+            number(
+                "infiniband.cm.req.prim_flowlabel",
+                r.primary.flow_label.into(),
+            );
+            number(
+                "infiniband.cm.req.prim_pktrate",
+                r.primary.packet_rate.into(),
+            );
             if let Some(ip) = r.ip_cm {
                 number("infiniband.cm.req.serviceid.dport", ip.port.into());
                 number("infiniband.cm.req.ip_cm.sport", ip.src_port.into());
