@@ -3,12 +3,15 @@
 //! Exit codes beside the common ones: 3 a capture is cut or damaged (what came before is reported), 4 no capture, or of a
 //! kind that is not read. Standard input ends at Ctrl-C, as a capture of it does, with the report of what came.
 
+mod two;
+
 use std::{
     fs::File,
     io::{self, BufWriter, IsTerminal, Read, Write},
     net::IpAddr,
     os::fd::AsFd,
     path::{Path, PathBuf},
+    slice,
     sync::Arc,
     time::Duration,
 };
@@ -20,6 +23,7 @@ use rocexdp_observe::{
     analyse::{Analyser, Options},
     annotate::{self, Notes, Spool},
     capture::{CaptureError, Reader},
+    csv,
     plot::{Plot, Track},
     report::Report,
 };
@@ -56,6 +60,15 @@ pub struct Args {
     /// Print the report as JSON (docs/pcap-json.md)
     #[arg(long)]
     json: bool,
+    /// Print the QP pairs as CSV, a line for each and for each of its directions
+    #[arg(long, conflicts_with = "json")]
+    csv: bool,
+    /// Compare with a capture of when all was good: what got worse
+    #[arg(long, value_name = "GOOD", conflicts_with = "csv")]
+    diff: Option<PathBuf>,
+    /// The two FILEs are taps of the same traffic: between which of them, or where else, packets were lost
+    #[arg(long, conflicts_with_all = ["csv", "diff", "plot", "out", "qps", "addresses", "no_icrc", "top"])]
+    merge: bool,
     /// Only QP pairs with this QP number at either end, as 0x11 or 17; again for more
     #[arg(long = "qp", value_name = "QPN", value_parser = parse_qpn)]
     qps: Vec<u32>,
@@ -92,6 +105,12 @@ pub(super) fn run(args: Args) -> anyhow::Result<()> {
     let streams = args.files.iter().filter(|file| is_stdin(file)).count();
     if streams > 0 && args.files.len() > 1 {
         return Err(UsageError("standard input (-) goes with no other file".to_owned()).into());
+    }
+    if args.merge && (args.files.len() != 2 || streams > 0) {
+        return Err(UsageError(
+            "--merge takes two FILEs, read twice: no standard input".to_owned(),
+        )
+        .into());
     }
     if args.files.len() > 1 && (args.out.is_some() || args.plot.is_some()) {
         return Err(UsageError(
@@ -130,18 +149,55 @@ fn gid(address: IpAddr) -> Gid {
 }
 
 fn work(args: &Args, cancel: &Arc<Cancel>) -> anyhow::Result<()> {
+    if let (true, [a, b]) = (args.merge, args.files.as_slice()) {
+        return two::merge(a, b, args.json);
+    }
+    let mut spool = None;
+    let (report, ended) = analyse(args, &args.files, cancel, &mut spool)?;
+    for warning in &report.warnings {
+        out::note(format_args!("rocexdp: warning: {warning}"));
+    }
+    let mut cut = ended.cut;
+    if let Some(good) = &args.diff {
+        let (good, of_good) = analyse(args, slice::from_ref(good), cancel, &mut None)?;
+        cut |= of_good.cut;
+        two::diff(&report, &good, args.json)?;
+    } else if args.json {
+        out::json(&report)?;
+    } else if args.csv {
+        out::write(csv::csv(&report).as_bytes())?;
+    } else {
+        let top = if args.top == 0 { usize::MAX } else { args.top };
+        out::write(pcap::text(&report, text::terminal_width(), top).as_bytes())?;
+    }
+    again(args, &report, spool)?;
+    if ended.interrupted && !report.complete {
+        cancel.check()?;
+    }
+    if cut {
+        return Err(ChildStatus(CUT).into());
+    }
+    Ok(())
+}
+
+/// Reads captures, one after the other as they were taken, and analyses them.
+fn analyse(
+    args: &Args,
+    files: &[PathBuf],
+    cancel: &Arc<Cancel>,
+    spool: &mut Option<Spool>,
+) -> anyhow::Result<(Report, Ended)> {
     let mut analyser = Analyser::new(Options {
         no_icrc: args.no_icrc,
         qps: args.qps.clone(),
         addresses: args.addresses.iter().copied().map(gid).collect(),
     });
     let mut ended = Ended::default();
-    let mut spool = None;
     let mut last = None;
-    for file in in_time_order(&args.files)? {
+    for file in in_time_order(files)? {
         let mut reader = if is_stdin(&file) {
             let keep = args.out.is_some() || args.plot.is_some();
-            stdin_reader(cancel, keep, &mut spool)?
+            stdin_reader(cancel, keep, spool)?
         } else {
             open(&file)?
         };
@@ -170,25 +226,9 @@ fn work(args: &Args, cancel: &Arc<Cancel>) -> anyhow::Result<()> {
         }
     }
     let mut report = analyser.finish();
-    report.complete = !ended.cut && (!ended.interrupted || args.files.iter().any(|f| is_stdin(f)));
+    report.complete = !ended.cut && (!ended.interrupted || files.iter().any(|f| is_stdin(f)));
     report.warnings.splice(0..0, ended.warnings.iter().cloned());
-    for warning in &report.warnings {
-        out::note(format_args!("rocexdp: warning: {warning}"));
-    }
-    if args.json {
-        out::json(&report)?;
-    } else {
-        let top = if args.top == 0 { usize::MAX } else { args.top };
-        out::write(pcap::text(&report, text::terminal_width(), top).as_bytes())?;
-    }
-    again(args, &report, spool)?;
-    if ended.interrupted && !report.complete {
-        cancel.check()?;
-    }
-    if ended.cut {
-        return Err(ChildStatus(CUT).into());
-    }
-    Ok(())
+    Ok((report, ended))
 }
 
 /// How reading ended.
