@@ -208,3 +208,32 @@ fn the_views_for_people_show_the_qp_too() {
     rig.run(Host::A, &["qp", "show", "x"])
         .failed(2, &["QP number"]);
 }
+
+#[test]
+#[ignore = "needs root: run by cargo xtask test"]
+fn round_trips_are_at_least_the_wires_delay_both_ways() {
+    let Some(mut rig) = Rig::running("trt") else {
+        return;
+    };
+    let file = rig.file("file", 1 << 20);
+    rig.impair("delay=2ms");
+    rig.copy_well(&file, "file");
+    let list = rig.qp_list(Host::A);
+    let rtt = &items(&list, "qps")[0]["engine"]["rtt"];
+    let both_ways = 4_000_000;
+    assert!(number(rtt, "/samples") > 0, "{rtt:#}");
+    // No more than one packet in flight is timed, so there are fewer than there are acknowledgements.
+    for key in ["/mean_ns", "/p50_ns", "/max_ns"] {
+        let ns = number(rtt, key);
+        assert!((both_ways..1_000_000_000).contains(&ns), "{key}: {rtt:#}");
+    }
+    let qpn = items(&list, "qps")[0]["qpn"].as_u64().unwrap().to_string();
+    let shown = rig.run(Host::A, &["qp", "show", &qpn]).ok().stdout;
+    assert!(
+        shown.contains("round trip") && shown.contains("timed"),
+        "{shown}"
+    );
+    // The responder's side asks for nothing, and says so.
+    let list = rig.qp_list(Host::B);
+    assert!(items(&list, "qps")[0]["engine"]["rtt"]["p50_ns"].is_null());
+}

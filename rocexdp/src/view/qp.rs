@@ -1,8 +1,9 @@
 //! Tables of QPs: the list, one QP in full, and what changed between two looks.
 
-use rocexdp_common::maps::{KIND_NAMES, Kind, QpCounters, QpEngine, Tracker};
+use rocexdp_common::maps::{KIND_NAMES, Kind, QpCounters, QpEngine, Rtt, Tracker};
 
 use super::{
+    live::nanoseconds,
     model::{Flow, Xdp},
     table::{Column, Table},
     text,
@@ -196,7 +197,20 @@ fn requester(e: &QpEngine) -> Vec<(String, String)> {
         line("outstanding", e.outstanding),
         line("completions", e.completions),
         line("completions_err", e.completions_err),
+        line("round trip", round_trip(&e.rtt)),
     ]
+}
+
+/// Quantiles are ends of buckets, hence the sign.
+fn round_trip(rtt: &Rtt) -> String {
+    let (Some(p50), Some(p99)) = (rtt.quantile(0.5), rtt.quantile(0.99)) else {
+        return "n/a (no request was acknowledged at its first try)".to_owned();
+    };
+    let [p50, p99, max] = [p50, p99, rtt.max_ns].map(|ns| nanoseconds(ns as f64));
+    format!(
+        "p50 <= {p50}, p99 <= {p99}, max {max} of {} timed",
+        rtt.count()
+    )
 }
 
 fn responder(e: &QpEngine) -> Vec<(String, String)> {

@@ -7,10 +7,12 @@
 
 mod live;
 mod qp;
+mod rtt;
 mod queue;
 
 pub use live::Interval;
 pub use qp::{Amount, Ecn, Engine, Flow, Naks, Qp, QpList, Stream, Xdp};
+pub use rtt::Rtt;
 pub use queue::{Counters, Queue, QueueTransport, QueueXdp};
 
 /// Version of the JSON.

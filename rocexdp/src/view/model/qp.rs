@@ -7,7 +7,7 @@ use rocexdp_common::maps::{
 };
 use serde::Serialize;
 
-use super::super::text;
+use super::{super::text, Rtt};
 use crate::maps::QpView;
 
 /// `rocexdp qp list --json`.
@@ -78,6 +78,8 @@ macro_rules! engine {
             /// Lowest rate so far, bit/s; null: never paced.
             pub min_rate: Option<u64>,
             $(pub $field: u64,)*
+            /// From a request's first transmission to what acknowledged it.
+            pub rtt: Rtt,
         }
 
         impl From<&QpEngine> for Engine {
@@ -89,6 +91,7 @@ macro_rules! engine {
                     target_rate: some(engine.target_rate),
                     min_rate: some(engine.min_rate),
                     $($field: u64::from(engine.$field),)*
+                    rtt: (&engine.rtt).into(),
                 }
             }
         }
@@ -225,8 +228,13 @@ pub struct Flow {
     pub destination: IpAddr,
     /// Destination QP number.
     pub dest_qpn: u32,
+    /// QP number of the sender, learned from which answers follow which requests; null: not known.
+    pub sender_qpn: Option<u32>,
     /// Inferred path MTU, bytes; null: not known yet.
     pub path_mtu: Option<u32>,
+    /// Round trips of the opposite flow's requests, which this flow answers, as they passed here; `samples` is 0 where
+    /// one direction only is seen, and on an endpoint, whose program times no flows of others.
+    pub rtt: Rtt,
     /// What XDP counted.
     pub xdp: Xdp,
 }
@@ -338,6 +346,8 @@ impl From<&(FlowKey, FlowState)> for Flow {
             source: text::address_of(&key.src),
             destination: text::address_of(&key.dst),
             dest_qpn: key.dest_qpn,
+            sender_qpn: (state.sender_qpn != 0).then_some(state.sender_qpn),
+            rtt: (&state.rtt).into(),
             path_mtu: (state.path_mtu != 0).then_some(state.path_mtu),
             xdp: (&state.counters).into(),
         }
