@@ -42,7 +42,7 @@ fn scrape(rig: &Rig, host: Host) -> Vec<Series> {
 #[ignore = "needs root: run by cargo xtask test"]
 fn metrics_are_what_the_maps_say() {
     let Some(mut rig) = rig("tmm") else { return };
-    rig.impair("loss=0.2%,ce=2%,seed=4");
+    rig.impair("drop=0.2%,ce=2%,seed=4");
     let file = rig.file("file", 32 << 20);
     rig.copy_well(&file, "file");
     for host in [Host::A, Host::B] {

@@ -393,16 +393,16 @@ pub fn local_state(page: &mut Page, iface: &str, qps: &[QpView], books: &Books<Q
         // An unpaced QP has no rate: no series, rather than 0.
         if engine.rate > 0 {
             page.gauge(
-                "qp_dcqcn_rate_bits_per_second",
+                "qp_dcqcn_rate_bytes_per_second",
                 "DCQCN rate; no series while unpaced",
                 on(),
-                engine.rate as f64,
+                engine.rate as f64 / 8.0,
             );
             page.gauge(
-                "qp_dcqcn_target_rate_bits_per_second",
+                "qp_dcqcn_target_rate_bytes_per_second",
                 "DCQCN target rate; no series while unpaced",
                 on(),
-                engine.target_rate as f64,
+                engine.target_rate as f64 / 8.0,
             );
         }
         let mut state = on();
