@@ -1,6 +1,6 @@
 //! What a monitor is attached to, and what it can't see from there.
 
-use std::{fmt, fs};
+use std::fmt;
 
 use serde::{Serialize, Serializer};
 
@@ -172,31 +172,6 @@ pub(super) fn warnings(asked: &Link, device: &Link) -> Vec<String> {
     out
 }
 
-/// Picoseconds of a pause quantum, 512 bit times at the link's rate; 0: not known.
-///
-/// The rate is read from `/sys`, which may be that of another namespace: it counts only where index and address agree.
-pub(super) fn quantum_ps(device: &Link) -> u32 {
-    let read = |what: &str| fs::read_to_string(format!("/sys/class/net/{}/{what}", device.name));
-    let is = |what: &str, value: String| read(what).is_ok_and(|text| text.trim() == value);
-    if !is("ifindex", device.index.to_string())
-        || !device.mac.is_some_and(|mac| is("address", mac.to_string()))
-    {
-        return 0;
-    }
-    let speed = read("speed")
-        .ok()
-        .and_then(|s| s.trim().parse::<u32>().ok());
-    quantum_of(speed.unwrap_or(0))
-}
-
-/// Of a rate in Mb/s; the kernel says `SPEED_UNKNOWN` as the highest number.
-fn quantum_of(mbps: u32) -> u32 {
-    if mbps == 0 || mbps == u32::MAX {
-        return 0;
-    }
-    512_000_000 / mbps
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -220,13 +195,6 @@ mod tests {
             vlan_stripped: false,
             warnings: Vec::new(),
         }
-    }
-
-    #[test]
-    fn a_quantum_is_512_bit_times() {
-        assert_eq!(quantum_of(100_000), 5120);
-        assert_eq!(quantum_of(10_000), 51_200);
-        assert_eq!((quantum_of(0), quantum_of(u32::MAX)), (0, 0));
     }
 
     #[test]
