@@ -23,6 +23,7 @@ pub mod node;
 pub mod out;
 pub mod pfc;
 pub mod process;
+pub mod record;
 pub mod sys;
 pub mod top;
 pub mod view;

@@ -10,6 +10,7 @@ mod lab;
 mod monitor;
 mod pcap;
 mod qp;
+mod record;
 mod run;
 mod top;
 mod watched;
@@ -51,6 +52,8 @@ enum Command {
     Counters(counters::Args),
     /// Watch RoCEv2 traffic of any kind on interfaces: rates, congestion, loss, round trips of each QP, as text or JSON
     Monitor(Box<monitor::Args>),
+    /// Keep the last packets in memory, and write a pcapng file around each trigger
+    Record(Box<record::Args>),
     /// The same on a terminal, with sorting, filters, curves and a heatmap
     Top(Box<top::Args>),
     /// Rare events: NAKs, refused packets, exhausted retries, PFC storms
@@ -109,6 +112,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<()> {
         Command::Qp(command) => qp::run(command),
         Command::Counters(args) => counters::run(&args),
         Command::Monitor(args) => monitor::run(*args),
+        Command::Record(args) => record::run(*args),
         Command::Top(args) => top::run(*args),
         Command::Events(args) => events::run(&args),
         Command::Pcap(args) => pcap::run(*args),

@@ -131,7 +131,7 @@ impl Monitor {
         let queues = queues(&device);
         let cpus = u32::try_from(aya::util::nr_cpus().map_err(|(what, e)| anyhow!("{what}: {e}"))?)
             .context("counting CPUs")?;
-        let quantum_ps = report::quantum_ps(&device);
+        let quantum_ps = device.pause_quantum_ps();
         let mut bpf = load(wish, queues, cpus, quantum_ps)
             .map_err(|error| explain_load(error, &device.name))?;
 
@@ -227,13 +227,12 @@ impl Monitor {
         take_ring(&mut self.bpf, maps::EVENTS)
     }
 
-    /// Takes the tap, which is off. It has one consumer, and room only if `tap_bytes` was given.
+    /// The tap, which is off. It has one reader, and room only if `tap_bytes` was given.
     ///
     /// # Errors
-    /// It was taken before.
-    pub fn take_tap(&mut self) -> Result<TapReader> {
-        let ring = take_ring(&mut self.bpf, tap_maps::TAP)?;
-        TapReader::new(&mut self.bpf, ring)
+    /// Somebody reads it already.
+    pub fn tap(&self) -> Result<TapReader> {
+        TapReader::of_program(self.program_id)
     }
 }
 

@@ -2,12 +2,12 @@
 
 use std::os::fd::AsFd as _;
 
-use anyhow::{Context as _, Result, anyhow};
+use anyhow::{Context as _, Result, anyhow, bail};
 use aya::{
-    Ebpf,
-    maps::{Map, MapData, RingBuf},
+    maps::{Map, MapData, MapInfo, RingBuf},
+    programs::loaded_programs,
 };
-use rocexdp_common::watch::tap::{OFF, TAP_BOOK, TAP_CONTROL, TapBook, TapControl, TapHead};
+use rocexdp_common::watch::tap::{OFF, TAP, TAP_BOOK, TAP_CONTROL, TapBook, TapControl, TapHead};
 
 use crate::maps::SharedArray;
 
@@ -25,6 +25,8 @@ pub struct TapReader {
     ring: RingBuf<MapData>,
     control: SharedArray<TapControl>,
     book: SharedArray<TapBook>,
+    /// The book as it was at first.
+    before: (u64, u64),
 }
 
 impl std::fmt::Debug for TapReader {
@@ -34,12 +36,39 @@ impl std::fmt::Debug for TapReader {
 }
 
 impl TapReader {
-    pub(super) fn new(bpf: &mut Ebpf, ring: RingBuf<MapData>) -> Result<Self> {
-        Ok(Self {
-            ring,
-            control: share(bpf, TAP_CONTROL, true)?,
-            book: share(bpf, TAP_BOOK, false)?,
-        })
+    /// The tap of the loaded program `id`, a monitor's or an endpoint's. It is off.
+    ///
+    /// # Errors
+    /// The program has gone or has no tap; somebody records there already; CAP_BPF or CAP_SYS_ADMIN is missing.
+    pub fn of_program(id: u32) -> Result<Self> {
+        let program = loaded_programs()
+            .find_map(|p| match p {
+                Ok(p) if p.id() == id => Some(Ok(p)),
+                Ok(_) => None,
+                Err(e) => Some(Err(e)),
+            })
+            .ok_or_else(|| anyhow!("the program with id {id} has gone"))?
+            .context("listing BPF programs (needs root, or CAP_BPF and CAP_SYS_ADMIN)")?;
+        let mut found = Vec::new();
+        for map_id in program.map_ids()?.unwrap_or_default() {
+            let info = MapInfo::from_id(map_id)?;
+            found.push((info.name_as_str().unwrap_or_default().to_owned(), info));
+        }
+        let control: SharedArray<TapControl> = share(&found, TAP_CONTROL, true)?;
+        if control.load(0).is_some_and(|c| c.mode != OFF) {
+            bail!("somebody records there already: a tap has one reader");
+        }
+        let data = MapData::from_id(find(&found, TAP)?.id()).context("opening map TAP")?;
+        let mut reader = Self {
+            ring: RingBuf::try_from(Map::RingBuf(data)).context("map TAP")?,
+            control,
+            book: share(&found, TAP_BOOK, false)?,
+            before: (0, 0),
+        };
+        // What an earlier reader left.
+        while reader.ring.next().is_some() {}
+        reader.before = reader.total();
+        Ok(reader)
     }
 
     /// Says what shall be recorded: `rocexdp_common::watch::tap::{OFF, HEADERS, WHOLE}`.
@@ -62,8 +91,16 @@ impl TapReader {
         }
     }
 
-    /// Records made, and frames lost because the ring was full.
+    /// Records made, and frames lost because the ring was full, since this reader is there.
     pub fn book(&self) -> (u64, u64) {
+        let (recorded, lost) = self.total();
+        (
+            recorded.saturating_sub(self.before.0),
+            lost.saturating_sub(self.before.1),
+        )
+    }
+
+    fn total(&self) -> (u64, u64) {
         (0..self.book.entries())
             .filter_map(|cpu| self.book.load(cpu))
             .fold((0, 0), |(recorded, lost), book| {
@@ -87,18 +124,30 @@ fn parse(item: &[u8]) -> Option<Record<'_>> {
     })
 }
 
-fn share<T: bytemuck::Pod>(bpf: &mut Ebpf, name: &str, writable: bool) -> Result<SharedArray<T>> {
-    let Some(Map::Array(map)) = bpf.take_map(name) else {
-        return Err(anyhow!("map {name} has a user already"));
-    };
-    let info = map.info().with_context(|| format!("map {name}"))?;
+fn find<'a>(found: &'a [(String, MapInfo)], name: &str) -> Result<&'a MapInfo> {
+    found
+        .iter()
+        .find(|(n, _)| n == name)
+        .map(|(_, info)| info)
+        .ok_or_else(|| {
+            anyhow!("the program has no map {name}: it is of another version of rocexdp")
+        })
+}
+
+fn share<T: bytemuck::Pod>(
+    found: &[(String, MapInfo)],
+    name: &str,
+    writable: bool,
+) -> Result<SharedArray<T>> {
+    let info = find(found, name)?;
     if info.value_size() as usize != size_of::<T>() {
-        return Err(anyhow!(
-            "map {name} has values of {} B, not {}: the eBPF object does not belong to this build",
+        bail!(
+            "map {name} has values of {} B, not {}: program and tool are of different versions",
             info.value_size(),
             size_of::<T>()
-        ));
+        );
     }
-    SharedArray::map(map.fd().as_fd(), info.max_entries(), writable)
+    let fd = info.fd().with_context(|| format!("opening map {name}"))?;
+    SharedArray::map(fd.as_fd(), info.max_entries(), writable)
         .with_context(|| format!("mapping map {name}"))
 }

@@ -34,7 +34,7 @@ impl Kernel {
     /// Loads one of [`watch::PROGRAMS`].
     pub fn load(program: &'static str) -> Self {
         let mut ebpf = EbpfLoader::new()
-            .verifier_log_level(if std::env::var_os("VERBOSE").is_some() { VerifierLogLevel::VERBOSE } else { VerifierLogLevel::STATS })
+            .verifier_log_level(VerifierLogLevel::STATS)
             .override_global(maps::GLOBAL_QUEUES, &QUEUES, true)
             .override_global(watch::GLOBAL_CPUS, &CPUS, true)
             .override_global(maps::GLOBAL_QUANTUM_PS, &QUANTUM_PS, true)
@@ -83,5 +83,202 @@ impl Kernel {
         let result = result.expect("BPF_PROG_TEST_RUN");
         assert_eq!(result.return_value, pass, "{}", self.program);
         assert_eq!(out, frame, "the program must not write to the frame");
+    }
+}
+
+/// What one hook's maps hold, in the form of a model; each time is replaced by 1 if there is one.
+impl Kernel {
+    fn values<T: bytemuck::Pod, const N: usize>(&self, name: &str) -> Vec<T> {
+        let map = self.ebpf.map(name).expect(name);
+        let array: Array<&MapData, [u8; N]> = map.try_into().expect(name);
+        array
+            .iter()
+            .map(|v| bytemuck::pod_read_unaligned(&v.expect(name)))
+            .collect()
+    }
+
+    /// Switches the tap on, with this mode.
+    pub fn tap(&mut self, mode: u32) {
+        let map = self.ebpf.map_mut(tap::TAP_CONTROL).expect("TAP_CONTROL");
+        let mut control: Array<_, [u8; 64]> = map.try_into().expect("an array");
+        let value = tap::TapControl {
+            mode,
+            ..Default::default()
+        };
+        control
+            .set(0, bytemuck::cast::<_, [u8; 64]>(value), 0)
+            .expect("set");
+    }
+
+    /// Records of the tap: head and bytes.
+    pub fn tapped(&mut self) -> Vec<(tap::TapHead, Vec<u8>)> {
+        const HEAD: usize = size_of::<tap::TapHead>();
+        let map = self.ebpf.map_mut(tap::TAP).expect("TAP");
+        let mut ring: RingBuf<_> = map.try_into().expect("a ring buffer");
+        let mut records = vec![];
+        while let Some(item) = ring.next() {
+            let head: tap::TapHead = bytemuck::pod_read_unaligned(&item[..HEAD]);
+            records.push((head, item[HEAD..HEAD + head.captured as usize].to_vec()));
+        }
+        records
+    }
+
+    /// The tap's books: recorded, lost.
+    pub fn tap_book(&self) -> (u64, u64) {
+        self.values::<tap::TapBook, 64>(tap::TAP_BOOK)
+            .iter()
+            .fold((0, 0), |(r, l), b| (r + b.recorded, l + b.lost))
+    }
+
+    /// Events in the ring.
+    pub fn events(&mut self) -> Vec<Event> {
+        let map = self.ebpf.map_mut(maps::EVENTS).expect("EVENTS");
+        let mut ring: RingBuf<_> = map.try_into().expect("a ring buffer");
+        let mut events = vec![];
+        while let Some(item) = ring.next() {
+            events.push(bytemuck::pod_read_unaligned(&item));
+        }
+        events
+    }
+
+    /// The maps.
+    pub fn maps(&self) -> Model {
+        const QC: usize = size_of::<QueueCounters>();
+        const LC: usize = size_of::<LinkControl>();
+        let mut model = Model {
+            egress: self.program == watch::TCX_EGRESS,
+            ..Model::default()
+        };
+        // One entry was used, of one of the arrays: test runs are on queue 0 and one CPU at a time.
+        let queues = self.values::<QueueCounters, QC>(maps::QUEUE_COUNTERS);
+        let tcx = self.values::<QueueCounters, QC>(watch::TCX_COUNTERS);
+        let is_xdp = self.program.starts_with(watch::XDP_PLAIN)
+            && self.program != watch::TCX_INGRESS
+            && self.program != watch::TCX_EGRESS;
+        let (used, unused): (Vec<_>, Vec<_>) = if is_xdp { (queues, tcx) } else { (tcx, queues) };
+        assert!(unused.iter().all(|c| c.frames == 0), "the other hook's");
+        for (index, counters) in used.iter().enumerate() {
+            if counters.frames == 0 {
+                continue;
+            }
+            let of_egress = !is_xdp && index >= CPUS as usize;
+            assert_eq!(of_egress, model.egress, "entry {index}");
+            add(&mut model.counters, counters);
+        }
+        for link in self.values::<LinkControl, LC>(maps::LINK_CONTROL) {
+            model.link.pfc_frames += link.pfc_frames;
+            model.link.lldp += link.lldp;
+            model.link.other_mac_control += link.other_mac_control;
+            let all = model.link.pfc.iter_mut().chain([&mut model.link.global]);
+            for (sum, one) in all.zip(link.pfc.iter().chain([&link.global])) {
+                sum.pauses += one.pauses;
+                sum.resumes += one.resumes;
+                // How long the last frame's quanta last.
+                sum.until_ns += one.until_ns - one.since_ns;
+            }
+        }
+        let flows: HashMap<_, [u8; size_of::<FlowKey>()], [u8; size_of::<FlowState>()]> = self
+            .ebpf
+            .map(maps::FLOWS)
+            .expect("FLOWS")
+            .try_into()
+            .expect("a hash");
+        for entry in flows.iter() {
+            let (key, value) = entry.expect("a flow");
+            model.flows.push((
+                bytemuck::pod_read_unaligned(&key),
+                bytemuck::pod_read_unaligned(&value),
+            ));
+        }
+        let pending: HashMap<_, [u8; size_of::<PendingKey>()], [u8; size_of::<Pending>()]> = self
+            .ebpf
+            .map(watch::PENDING)
+            .expect("PENDING")
+            .try_into()
+            .expect("a hash");
+        for entry in pending.iter() {
+            let (key, value) = entry.expect("a request");
+            model
+                .pending
+                .insert(key, bytemuck::pod_read_unaligned(&value));
+        }
+        model
+    }
+}
+
+fn add(sum: &mut QueueCounters, one: &QueueCounters) {
+    for (a, b) in [
+        (&mut sum.frames, one.frames),
+        (&mut sum.rocev2, one.rocev2),
+        (&mut sum.passed_rocev2, one.passed_rocev2),
+        (&mut sum.passed_other, one.passed_other),
+        (&mut sum.flow_inserts, one.flow_inserts),
+        (
+            &mut sum.dropped,
+            one.dropped + one.redirected + one.consumed,
+        ),
+    ] {
+        *a += b;
+    }
+    for (a, b) in sum.reasons.iter_mut().zip(one.reasons) {
+        *a += b;
+    }
+}
+
+/// What of a model does not depend on the clock, in a form that compares.
+#[derive(Debug, PartialEq)]
+pub struct Still {
+    counters: [u64; 6],
+    reasons: Vec<u64>,
+    flows: Vec<(FlowKey, FlowState)>,
+    link: LinkControl,
+    pending: Vec<([u8; 40], u32, bool)>,
+}
+
+/// Takes the clock out. Of a round trip remains that there was one.
+pub fn still(model: &Model) -> Still {
+    let c = &model.counters;
+    let mut flows = model.flows.clone();
+    for (_, flow) in &mut flows {
+        let of = &mut flow.counters;
+        for time in [
+            &mut of.first_seen_ns,
+            &mut of.last_seen_ns,
+            &mut of.last_ce_ns,
+            &mut of.last_cnp_ns,
+        ] {
+            *time = (*time).min(1);
+        }
+        let trips = flow.rtt.count();
+        flow.rtt = maps::Rtt::ZERO;
+        flow.rtt.buckets[0] = trips;
+    }
+    flows.sort_by_key(|(key, _)| (key.src, key.dst, key.dest_qpn));
+    let mut link = model.link;
+    for pause in link.pfc.iter_mut().chain([&mut link.global]) {
+        if pause.since_ns != 0 {
+            pause.until_ns -= pause.since_ns;
+        }
+        (pause.since_ns, pause.paused_ns) = (0, 0);
+    }
+    let mut pending: Vec<_> = model
+        .pending
+        .iter()
+        .map(|(key, value)| (*key, value.dest_qpn, value.time_ns == 0))
+        .collect();
+    pending.sort_unstable();
+    Still {
+        counters: [
+            c.frames,
+            c.rocev2,
+            c.passed_rocev2,
+            c.passed_other,
+            c.flow_inserts,
+            c.dropped,
+        ],
+        reasons: c.reasons.to_vec(),
+        flows,
+        link,
+        pending,
     }
 }

@@ -1,0 +1,279 @@
+//! A flight recorder: the last seconds of RoCE packets in memory, and a pcapng file around each trigger.
+//!
+//! Packets come from the taps of the programs on the interfaces ([`crate::monitor::TapReader`]), received and sent ones,
+//! without payload unless asked. They are kept in a [`ring::Ring`] per interface, whose memory is fixed; each is judged by an
+//! expression ([`expr`]). What a tap lost because this process was late is counted and said. It does not attach programs and
+//! prints nothing: [`Recorder::turn`] is one turn of the caller's loop.
+
+pub mod expr;
+mod facts;
+pub mod ring;
+mod write;
+
+use std::{collections::VecDeque, fs, path::PathBuf, time::Duration};
+
+use anyhow::{Context as _, Result, bail};
+use rocexdp_common::watch::tap::{HEADERS, WHOLE};
+
+use crate::monitor::TapReader;
+use expr::Expr;
+use facts::{Moment, Rates, Told};
+use ring::Ring;
+pub use write::Written;
+use write::{MOST_COMMENTS, Span, Trigger};
+
+/// How long after the end of a span packets may still come out of the taps, ns.
+const LATE_NS: u64 = 50_000_000;
+/// Files that are waited for at a time.
+const MOST_SPANS: usize = 64;
+/// Smallest ring of an interface: some hundred packets.
+pub const LEAST_RING: u64 = 64 << 10;
+
+/// What to record.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// What triggers.
+    pub on: Expr,
+    /// Bytes for packets in memory, of all interfaces together.
+    pub ring_bytes: u64,
+    /// Keep the payload too.
+    pub payload: bool,
+    /// Time before the trigger that a file shall have.
+    pub before: Duration,
+    /// Time after it.
+    pub after: Duration,
+    /// Where files go.
+    pub out_dir: PathBuf,
+    /// Files of this run that are kept: the oldest is removed for another.
+    pub max_files: usize,
+}
+
+/// Counts of a run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Packets taken from the taps.
+    pub recorded: u64,
+    /// Packets that the taps lost, because this process did not keep up.
+    pub lost: u64,
+    /// Triggers.
+    pub triggers: u64,
+    /// Files written.
+    pub files: u64,
+}
+
+/// Something to tell.
+#[derive(Debug)]
+pub enum News {
+    /// A trigger: what, on which interface.
+    Triggered(String),
+    /// A file is complete.
+    Written(Written),
+    /// A file could not be written, or an old one not removed.
+    Failed(anyhow::Error),
+    /// Packets were lost since the last look.
+    Lost(u64),
+}
+
+struct Source {
+    name: String,
+    tap: TapReader,
+    ring: Ring,
+    rates: Rates,
+    /// Whether the expression held for the last packet.
+    held: bool,
+}
+
+/// Records until it is dropped.
+pub struct Recorder {
+    plan: Plan,
+    sources: Vec<Source>,
+    /// Spans whose time is not over, in order.
+    spans: VecDeque<Span>,
+    files: VecDeque<PathBuf>,
+    tally: Tally,
+}
+
+impl std::fmt::Debug for Recorder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Recorder")
+            .field("plan", &self.plan)
+            .field("tally", &self.tally)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Recorder {
+    /// Starts recording from the taps of these interfaces.
+    ///
+    /// # Errors
+    /// The expression needs whole packets and they are not asked for; the ring is too small; the directory can't be used.
+    pub fn start(plan: Plan, taps: Vec<(String, TapReader)>) -> Result<Self> {
+        if plan.on.needs_payload() && !plan.payload {
+            bail!(
+                "--on {}: a wrong ICRC shows in whole packets only: add --payload",
+                plan.on
+            );
+        }
+        if plan.max_files == 0 {
+            bail!("no file may be kept: use a number of at least 1");
+        }
+        let share = plan.ring_bytes / taps.len().max(1) as u64;
+        if share < LEAST_RING {
+            bail!(
+                "a ring of {} B for {} interface(s) is too small: use at least {LEAST_RING} B for each",
+                plan.ring_bytes,
+                taps.len()
+            );
+        }
+        let bytes = usize::try_from(share).context("the ring is larger than memory can be")?;
+        fs::create_dir_all(&plan.out_dir)
+            .with_context(|| format!("making the directory {}", plan.out_dir.display()))?;
+        let mode = if plan.payload { WHOLE } else { HEADERS };
+        let sources = taps
+            .into_iter()
+            .map(|(name, tap)| {
+                tap.set_mode(mode);
+                Source {
+                    name,
+                    tap,
+                    ring: Ring::new(bytes),
+                    rates: Rates::default(),
+                    held: false,
+                }
+            })
+            .collect();
+        Ok(Self {
+            plan,
+            sources,
+            spans: VecDeque::new(),
+            files: VecDeque::new(),
+            tally: Tally::default(),
+        })
+    }
+
+    /// Takes what the taps have, and writes a file whose time is over. To be called some hundred times a second.
+    pub fn turn(&mut self, now_ns: u64) -> Vec<News> {
+        let mut news = Vec::new();
+        for index in 0..self.sources.len() {
+            self.take(index, &mut news);
+        }
+        let lost: u64 = self.sources.iter().map(|s| s.tap.book().1).sum();
+        if lost > self.tally.lost {
+            news.push(News::Lost(lost - self.tally.lost));
+            self.tally.lost = lost;
+        }
+        while self
+            .spans
+            .front()
+            .is_some_and(|span| now_ns > span.to_ns.saturating_add(LATE_NS))
+        {
+            self.write_oldest(&mut news);
+        }
+        news
+    }
+
+    /// Writes what a trigger still waits for, although its time is not over.
+    pub fn finish(&mut self) -> Vec<News> {
+        let mut news = Vec::new();
+        for index in 0..self.sources.len() {
+            self.take(index, &mut news);
+        }
+        while !self.spans.is_empty() {
+            self.write_oldest(&mut news);
+        }
+        news
+    }
+
+    /// Counts so far.
+    pub fn tally(&self) -> Tally {
+        self.tally
+    }
+
+    fn take(&mut self, index: usize, news: &mut Vec<News>) {
+        let Some(source) = self.sources.get_mut(index) else {
+            return;
+        };
+        let Source {
+            name,
+            tap,
+            ring,
+            rates,
+            held,
+        } = source;
+        // Bounded, so that a flood does not starve the other interfaces and the files.
+        let mut room = 1 << 16;
+        tap.drain(|record| {
+            let told = Told::new(&record, self.plan.payload);
+            rates.take(record.head.time_ns, &told);
+            let number = ring.push(&record.head, record.data);
+            self.tally.recorded += 1;
+            let verdict = self.plan.on.judge(&Moment { told: &told, rates });
+            let fires = verdict.holds && (verdict.by_packet || !*held);
+            *held = verdict.holds;
+            if fires {
+                self.tally.triggers += 1;
+                let trigger = Trigger {
+                    source: index,
+                    number,
+                    time_ns: record.head.time_ns,
+                    comment: format!("trigger: {} ({})", self.plan.on, told.describe()),
+                };
+                let open = self.spans.len();
+                match self.spans.back_mut() {
+                    Some(span) if record.head.time_ns <= span.to_ns => {
+                        if span.triggers.len() < MOST_COMMENTS {
+                            span.triggers.push(trigger);
+                        }
+                    }
+                    // So many files at a time can't be written: what comes is counted.
+                    Some(_) if open >= MOST_SPANS => {}
+                    _ => {
+                        news.push(News::Triggered(format!("{name}: {}", trigger.comment)));
+                        let ns = |d: Duration| u64::try_from(d.as_nanos()).unwrap_or(u64::MAX);
+                        self.spans.push_back(Span {
+                            from_ns: trigger.time_ns.saturating_sub(ns(self.plan.before)),
+                            to_ns: trigger.time_ns.saturating_add(ns(self.plan.after)),
+                            triggers: vec![trigger],
+                        });
+                    }
+                }
+            }
+            room -= 1;
+            room > 0
+        });
+    }
+
+    fn write_oldest(&mut self, news: &mut Vec<News>) {
+        let Some(span) = self.spans.pop_front() else {
+            return;
+        };
+        let names: Vec<String> = self.sources.iter().map(|s| s.name.clone()).collect();
+        let rings: Vec<&Ring> = self.sources.iter().map(|s| &s.ring).collect();
+        let note = format!(
+            "rocexdp record --on '{}'{}; {} packets were lost between the interfaces and this file's writer so far",
+            self.plan.on,
+            if self.plan.payload {
+                " --payload"
+            } else {
+                ": headers only"
+            },
+            self.tally.lost
+        );
+        match write::write(&self.plan.out_dir, &span, &rings, &names, &note) {
+            Ok(written) => {
+                self.files.push_back(written.path.clone());
+                self.tally.files += 1;
+                news.push(News::Written(written));
+            }
+            Err(error) => news.push(News::Failed(error)),
+        }
+        while self.files.len() > self.plan.max_files {
+            if let Some(oldest) = self.files.pop_front()
+                && let Err(error) = fs::remove_file(&oldest)
+            {
+                let what = format!("removing {}", oldest.display());
+                news.push(News::Failed(anyhow::Error::from(error).context(what)));
+            }
+        }
+    }
+}
