@@ -11,6 +11,7 @@ use crate::{bpf, product, sh};
 pub fn run(args: Vec<String>) -> Result<()> {
     match args.split_first() {
         Some((name, rest)) if name == "xdp" => xdp(rest),
+        Some((name, rest)) if name == "pcap" => pcap(rest),
         _ => product::bench(args),
     }
 }
@@ -31,5 +32,24 @@ fn xdp(args: &[String]) -> Result<()> {
         ])
         .args(args);
     sh::programs_as_root(&mut cargo, "BPF_PROG_TEST_RUN")?;
+    sh::run(&mut cargo)
+}
+
+/// `rocexdp pcap` against tshark (`rocexdp-observe/benches/pcap.rs`); needs no root.
+fn pcap(args: &[String]) -> Result<()> {
+    let binary = product::build(true)?;
+    let mut cargo = sh::cargo();
+    cargo
+        .args([
+            "bench",
+            "--package",
+            "rocexdp-observe",
+            "--bench",
+            "pcap",
+            "--",
+            "--rocexdp",
+        ])
+        .arg(binary)
+        .args(args);
     sh::run(&mut cargo)
 }
