@@ -6,7 +6,7 @@ use super::{
     UsageError,
     watched::{Watch, Watched},
 };
-use crate::{control::units::Span, process::on_own_thread, top};
+use crate::{control::units::Span, out, process::on_own_thread, top};
 
 /// Options of `rocexdp top`.
 #[derive(Debug, clap::Args)]
@@ -27,6 +27,8 @@ pub(super) fn run(args: Args) -> anyhow::Result<()> {
     // Before anything is attached.
     top::check_terminal()?;
     on_own_thread(move |cancel| {
+        // The verifier may take a second.
+        out::note("rocexdp: attaching ...");
         let mut watched = args.watch.open()?;
         let first = watched.look();
         Watched::check(&first)?;

@@ -302,6 +302,7 @@ fn direction_news(
             },
         });
     };
+    // What happens once has no end to be told of: only congestion has one.
     // Marks travel with the data, CNPs come back to its sender.
     let (share, cnp) = (known(way.ce_share), known(other.cnp));
     let marks = match way.ce_share {
@@ -330,7 +331,7 @@ fn direction_news(
             plural(missing, "packet", "packets"),
             plural(gaps, "gap", "gaps")
         ),
-        "no more gaps",
+        "",
     );
     let resent = whole(way.resent, seconds);
     add(
@@ -338,7 +339,7 @@ fn direction_news(
         resent as f64,
         Level::Warning,
         format!("{} sent again", plural(resent, "packet", "packets")),
-        "nothing is sent again any more",
+        "",
     );
     let [sequence, invalid, access, operational, other_code] = way.nak_codes;
     let fatal = invalid + access + operational + other_code;
@@ -362,7 +363,7 @@ fn direction_news(
             "{}: the receiver has no receive posted",
             plural(rnr, "RNR NAK", "RNR NAKs")
         ),
-        "no more RNR NAKs",
+        "",
     );
 }
 

@@ -112,6 +112,8 @@ pub struct App {
     pub view: View,
     /// Whether help lies above it.
     pub help: bool,
+    /// First line of it; kept within bounds by `draw`.
+    pub help_scroll: usize,
     /// Whether the events pane is shown below the table.
     pub events_pane: bool,
     /// What the heatmap tells.
@@ -153,6 +155,7 @@ impl App {
             page: 1,
             view: View::Table,
             help: false,
+            help_scroll: 0,
             events_pane: true,
             heat: Heat::Ce,
             events: VecDeque::new(),
@@ -287,11 +290,19 @@ impl App {
             _ => {}
         }
         if self.help {
-            self.help = false;
+            match key.code {
+                KeyCode::Down | KeyCode::Char('j') => self.help_scroll += 1,
+                KeyCode::PageDown => self.help_scroll += 10,
+                KeyCode::Up | KeyCode::Char('k') => {
+                    self.help_scroll = self.help_scroll.saturating_sub(1);
+                }
+                KeyCode::PageUp => self.help_scroll = self.help_scroll.saturating_sub(10),
+                _ => self.help = false,
+            }
             return Action::Draw;
         }
         match key.code {
-            KeyCode::Char('?') => self.help = true,
+            KeyCode::Char('?') => (self.help, self.help_scroll) = (true, 0),
             KeyCode::Char(' ') => self.pause(),
             KeyCode::Char('/') => self.typing = true,
             KeyCode::Char('s' | '>') => self.sort_by(1),

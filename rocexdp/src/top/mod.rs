@@ -67,7 +67,7 @@ pub fn run(
     first: Snapshot,
     look: impl FnMut() -> Snapshot + Send + 'static,
     options: Options,
-    cancel: &Cancel,
+    cancel: &Arc<Cancel>,
 ) -> anyhow::Result<()> {
     check_terminal()?;
     let interval = Arc::new(AtomicU64::new(millis(options.interval)));
@@ -86,6 +86,7 @@ pub fn run(
     for note in options.notes {
         app.say(SystemTime::now(), Level::Info, note);
     }
+    guard(Arc::clone(cancel), Arc::clone(&stop))?;
     let done = {
         let mut screen = Screen::open()?;
         screen.show(&mut app, &updates, &interval, cancel)
@@ -150,6 +151,53 @@ fn looking(
     }
 }
 
+/// Waits for a key, a tick at most. crossterm 0.29 reads the end of a terminal that is gone again and again and never returns
+/// (its `UnixInternalEventSource::try_read`), so that must be found before it is asked.
+fn wait_for_keys() -> anyhow::Result<()> {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let stdin = io::stdin();
+    let mut keys = [PollFd::new(&stdin, PollFlags::IN)];
+    let tick = Timespec {
+        tv_sec: 0,
+        tv_nsec: i64::from(TICK.subsec_nanos()),
+    };
+    match poll(&mut keys, Some(&tick)) {
+        // A signal: what it was is looked at next.
+        Ok(_) | Err(rustix::io::Errno::INTR) => {}
+        Err(error) => return Err(io::Error::from(error)).context("waiting for keys"),
+    }
+    let gone = PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL;
+    if keys.iter().any(|key| key.revents().intersects(gone)) {
+        bail!("the terminal is gone");
+    }
+    Ok(())
+}
+
+/// Ends the process when a signal asked for it and the loop does not answer: it can still be caught as [`wait_for_keys`] says, when
+/// the terminal goes between the two looks.
+fn guard(cancel: Arc<Cancel>, stop: Arc<AtomicBool>) -> anyhow::Result<()> {
+    const PATIENCE: u32 = 20;
+    let watch = move || {
+        let mut late = 0;
+        while !stop.load(Ordering::Acquire) {
+            thread::sleep(Duration::from_millis(100));
+            if let Err(error) = cancel.check() {
+                late += 1;
+                if late > PATIENCE {
+                    ratatui::restore();
+                    crate::out::complain(&error);
+                    std::process::exit(1);
+                }
+            }
+        }
+    };
+    thread::Builder::new()
+        .name("guard".to_owned())
+        .spawn(watch)
+        .context("starting a thread")?;
+    Ok(())
+}
+
 /// The terminal in raw mode on its other screen; dropped, it is as it was.
 struct Screen {
     terminal: DefaultTerminal,
@@ -190,9 +238,7 @@ impl Screen {
                     .context("drawing")?;
                 dirty = false;
             }
-            if !event::poll(TICK).context("waiting for keys")? {
-                continue;
-            }
+            wait_for_keys()?;
             // All that is there, then one drawing.
             while event::poll(Duration::ZERO).context("waiting for keys")? {
                 match event::read().context("reading keys")? {

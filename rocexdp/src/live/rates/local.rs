@@ -7,7 +7,7 @@ use rocexdp_common::maps::{QpEngine, Rtt};
 use super::{
     flow::{self, Counted},
     row::{Direction, End, Row, RowKey},
-    value::{NO_PACKET, Reason, gained, rtt_gained, summary},
+    value::{Reason, gained, rtt_gained, summary},
 };
 use crate::maps::QpView;
 

@@ -24,8 +24,12 @@ use crate::{
     },
 };
 
-/// Columns of the numbers where curves stand beside them.
-const NUMBERS: u16 = 58;
+/// Least columns of the numbers where curves stand beside them.
+const NUMBERS: u16 = 40;
+/// Least columns of a curve.
+const CURVE_WIDTH: u16 = 28;
+/// Lines of the numbers without what explains them.
+const NUMBERS_LINES: u16 = 20;
 /// Lines of a curve with its title.
 const CURVE_LEAST: u16 = 2;
 
@@ -36,18 +40,21 @@ pub fn draw(frame: &mut Frame<'_>, area: Rect, app: &App, theme: Theme) {
         frame.render_widget(Line::styled(text, theme.warn()), area);
         return;
     };
-    let (numbers, curves) = if area.width >= NUMBERS + 40 {
+    let (numbers, curves) = if area.width >= NUMBERS + 2 + CURVE_WIDTH {
+        let width = NUMBERS.max((area.width / 2).min(58));
         let [numbers, _, curves] = Layout::horizontal([
-            Constraint::Length(NUMBERS),
+            Constraint::Length(width),
             Constraint::Length(2),
-            Constraint::Min(30),
+            Constraint::Min(CURVE_WIDTH),
         ])
         .areas(area);
         (numbers, curves)
     } else {
+        // Reasons and blind spots make room for two curves.
         let lines = lines(iface, row, usize::from(area.width), theme).len() as u16;
+        let most = area.height.saturating_sub(6).max(NUMBERS_LINES);
         let [numbers, curves] =
-            Layout::vertical([Constraint::Length(lines), Constraint::Min(0)]).areas(area);
+            Layout::vertical([Constraint::Length(lines.min(most)), Constraint::Min(0)]).areas(area);
         (numbers, curves)
     };
     let text = lines(iface, row, usize::from(numbers.width), theme);

@@ -39,35 +39,37 @@ pub fn draw(frame: &mut Frame<'_>, area: Rect, app: &App, theme: Theme) {
         .max()
         .unwrap_or(0)
         .min(usize::from(area.width) / 3);
-    let across = (usize::from(area.width).saturating_sub(margin + 1) / CELL).max(1);
+    // Whole addresses above the cells where they have room, else their ends.
+    let room = usize::from(area.width).saturating_sub(margin + 1);
+    let longest = matrix
+        .targets
+        .iter()
+        .map(|host| host.to_string().len() + 1)
+        .max()
+        .unwrap_or(0);
+    let width = if longest.max(CELL) * matrix.targets.len() <= room {
+        longest.max(CELL)
+    } else {
+        CELL
+    };
+    let across = (room / width).max(1);
+    let width = width - 1;
     let down = usize::from(area.height).saturating_sub(5).max(1);
     let targets: Vec<_> = matrix.targets.iter().take(across).collect();
-    // Whole addresses do not fit above cells: they are numbered, and the numbers explained where there is room.
-    let mut head = vec![Span::raw(format!(
-        "{:>margin$} ",
-        "source \\ destination"
-            .chars()
-            .take(margin)
-            .collect::<String>()
-    ))];
-    let short: Vec<String> = targets
-        .iter()
-        .map(|host| tail(&host.to_string(), CELL - 1))
-        .collect();
-    head.extend(short.iter().map(|name| {
-        Span::styled(
-            format!("{name:>width$} ", width = CELL - 1),
-            theme.heading(),
-        )
+    let corner: String = "from \\ to".chars().take(margin).collect();
+    let mut head = vec![Span::raw(format!("{corner:<margin$} "))];
+    head.extend(targets.iter().map(|host| {
+        let name = tail(&host.to_string(), width);
+        Span::styled(format!("{name:>width$} "), theme.heading())
     }));
     lines.push(Line::from(head));
     for source in matrix.sources.iter().take(down) {
         let mut spans = vec![Span::styled(
-            format!("{:>margin$} ", tail(&source.to_string(), margin)),
+            format!("{:<margin$} ", tail(&source.to_string(), margin)),
             theme.heading(),
         )];
         for target in &targets {
-            spans.push(cell(&matrix, app.heat, (*source, **target), theme));
+            spans.push(cell(&matrix, app.heat, (*source, **target), width, theme));
             spans.push(Span::raw(" "));
         }
         lines.push(Line::from(spans));
@@ -119,9 +121,9 @@ fn cell(
     matrix: &Matrix,
     heat: Heat,
     (source, target): (std::net::IpAddr, std::net::IpAddr),
+    width: usize,
     theme: Theme,
 ) -> Span<'static> {
-    let width = CELL - 1;
     match matrix.cell(source, target) {
         None => Span::styled(format!("{:>width$}", "."), theme.dim()),
         Some(None) => Span::styled(format!("{:>width$}", "n/a"), theme.dim()),

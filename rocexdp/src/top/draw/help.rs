@@ -32,8 +32,8 @@ const KEYS: [(&str, &str); 13] = [
     ("q, Ctrl-C", "quit"),
 ];
 
-/// Draws it above everything.
-pub fn draw(frame: &mut Frame<'_>, area: Rect, theme: Theme) {
+/// Draws it above everything, from line `scroll` on, and returns how far it can be scrolled.
+pub fn draw(frame: &mut Frame<'_>, area: Rect, scroll: usize, theme: Theme) -> usize {
     let width = area.width.min(110);
     let inner = usize::from(width).saturating_sub(4);
     let mut lines = Vec::new();
@@ -56,6 +56,10 @@ pub fn draw(frame: &mut Frame<'_>, area: Rect, theme: Theme) {
         entry(&name, metric.help());
     }
     entry(
+        "*",
+        "a QP of this host's endpoint (rocexdp run); without it, a flow seen in passing",
+    );
+    entry(
         "PAUSED",
         "priority that this port was asked to stop sending, and the share of the time; pause frames that the MAC takes are not seen",
     );
@@ -70,10 +74,18 @@ pub fn draw(frame: &mut Frame<'_>, area: Rect, theme: Theme) {
         width,
         height,
     };
-    let block = Block::bordered().title(Span::styled(
-        " rocexdp top: any key closes ",
-        theme.heading(),
-    ));
+    let most = (lines.len() + 2).saturating_sub(usize::from(height));
+    let scroll = scroll.min(most);
+    let title = if most > 0 {
+        " rocexdp top: Up and Down scroll, other keys close "
+    } else {
+        " rocexdp top: any key closes "
+    };
+    let block = Block::bordered().title(Span::styled(title, theme.heading()));
     frame.render_widget(Clear, place);
-    frame.render_widget(Paragraph::new(lines).block(block), place);
+    let text = Paragraph::new(lines)
+        .block(block)
+        .scroll((u16::try_from(scroll).unwrap_or(0), 0));
+    frame.render_widget(text, place);
+    scroll
 }

@@ -73,7 +73,7 @@ pub fn draw(frame: &mut Frame<'_>, app: &mut App) {
     }
     draw_footer(frame, footer, app, theme);
     if app.help {
-        help::draw(frame, area, theme);
+        app.help_scroll = help::draw(frame, area, app.help_scroll, theme);
     }
 }
 

@@ -61,7 +61,10 @@ fn columns(room: usize, ifaces: usize, ends: usize, sort: Metric) -> Vec<(Column
     let iface = if ifaces > 0 { ifaces + 1 } else { 0 };
     // Numbers that are always there: the first four, and the one that lines are sorted by.
     let must: usize = BY_WORTH.iter().take(4).map(|m| width(*m) + 1).sum();
-    let ends = ends.min((room.saturating_sub(must + iface) / 2).max(END_LEAST + 1) - 1);
+    let share = |numbers: usize| (room.saturating_sub(numbers + iface) / 2).saturating_sub(1);
+    let ends = ends
+        .min(share(must).max(END_LEAST))
+        .min(share(width(sort) + 1));
     left = left.saturating_sub(iface + 2 * (ends + 1) + width(sort) + 1);
     for metric in BY_WORTH {
         if shown.contains(&metric) {
@@ -131,10 +134,13 @@ pub fn draw(frame: &mut Frame<'_>, area: Rect, app: &mut App, theme: Theme) {
             .map(|(column, width)| heading(*column, *width, app, theme)),
     );
     let rows = visible.iter().enumerate().map(|(at, (iface, row))| {
-        let cells = columns
-            .iter()
-            .map(|(column, width)| cell(*column, *width, iface, row, theme));
-        let style = if app.offset + at == app.cursor {
+        let at_cursor = app.offset + at == app.cursor;
+        let cells = columns.iter().map(|(column, width)| {
+            // Reversed, each cell's own colour would be a block.
+            let theme = (!at_cursor).then_some(theme);
+            cell(*column, *width, iface, row, theme)
+        });
+        let style = if at_cursor {
             theme.cursor()
         } else if row.active() {
             Style::new()
@@ -189,35 +195,39 @@ fn heading(column: Column, width: usize, app: &App, theme: Theme) -> Cell<'stati
     Cell::new(Span::styled(name, theme.heading()))
 }
 
+/// `theme` is for cells of a style of their own; `None`: none has one.
 fn cell(
     column: Column,
     width: usize,
     iface: &IfaceRates,
     row: &Row,
-    theme: Theme,
+    theme: Option<Theme>,
 ) -> Cell<'static> {
     let [from, to] = ends(row);
+    let styled = |pick: &dyn Fn(Theme) -> Style| theme.map_or_else(Style::new, pick);
     match column {
         Column::Iface => Cell::new(iface.iface.to_string()),
         Column::Source => Cell::new(shortened(&from, width)),
         Column::Target => Cell::new(shortened(&to, width)),
         Column::Number(metric) => {
             let text = metric.cell(row);
-            let style = style(metric, row, theme);
+            let style = styled(&|theme| style(metric, row, theme));
             Cell::new(Span::styled(format!("{text:>width$}"), style))
         }
         Column::Pause => {
             let text = pause(iface);
-            let style = if text == "-" {
-                theme.dim()
-            } else {
-                theme.warn()
-            };
+            let style = styled(&|theme| {
+                if text == "-" {
+                    theme.dim()
+                } else {
+                    theme.warn()
+                }
+            });
             Cell::new(Span::styled(text, style))
         }
         Column::State => match row.state {
             Some(state) => Cell::new(text::state(state)),
-            None => Cell::new(Span::styled("flow", theme.dim())),
+            None => Cell::new(Span::styled("flow", styled(&|theme| theme.dim()))),
         },
     }
 }
@@ -285,7 +295,7 @@ mod tests {
     fn a_wide_terminal_has_all_and_a_usual_one_what_matters_most() {
         let names_at = |room| names(&columns(room, 0, 17, Metric::Rate));
         assert_eq!(names_at(80), ["rate", "ce", "cnp", "gaps", "p99"]);
-        assert_eq!(names_at(120).len(), 9);
+        assert_eq!(names_at(120).len(), 10);
         let wide = columns(170, 0, 17, Metric::Rate);
         assert_eq!(names(&wide).len(), 13);
         assert_eq!(wide.last().map(|(c, _)| *c), Some(Column::State));

@@ -41,7 +41,11 @@ impl Theme {
     /// What matters less.
     #[must_use]
     pub fn dim(self) -> Style {
-        self.fg(Color::DarkGray).add_modifier(Modifier::DIM)
+        if self.colour {
+            self.fg(Color::DarkGray)
+        } else {
+            Style::new().add_modifier(Modifier::DIM)
+        }
     }
 
     /// Something is amiss.
