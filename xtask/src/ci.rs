@@ -7,7 +7,7 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 
-use crate::{bpf, layers, paths, setup, sh, test};
+use crate::{bpf, fuzz, layers, paths, setup, sh, test};
 
 /// Runs all checks up to the first that fails.
 ///
@@ -37,6 +37,7 @@ pub fn run(skip_test: bool) -> Result<ExitCode> {
                 .env("RUSTDOCFLAGS", "-D warnings"),
         )
     })?;
+    step("fuzz", || fuzz::run(10, None))?;
     if skip_test {
         return Ok(ExitCode::SUCCESS);
     }

@@ -6,6 +6,7 @@
 mod bench;
 mod bpf;
 mod ci;
+mod fuzz;
 mod layers;
 mod paths;
 mod product;
@@ -59,7 +60,7 @@ enum Task {
         /// Only tests whose name contains this
         name: Option<String>,
     },
-    /// Build, then measure as root: `xdp` the XDP program; otherwise `rocexdp bench ARGS`, RDMA against plain AF_XDP
+    /// Build, then measure (as root but for `pcap`): `xdp` the XDP program, `pcap` the analysis of captures; otherwise `rocexdp bench ARGS`, RDMA against plain AF_XDP
     Bench {
         /// What to measure, or arguments for `rocexdp bench`
         #[arg(
@@ -68,6 +69,14 @@ enum Task {
             value_name = "ARGS"
         )]
         args: Vec<String>,
+    },
+    /// The fuzz targets, each for a bounded time
+    Fuzz {
+        /// Seconds for each target
+        #[arg(long, default_value_t = 60)]
+        seconds: u32,
+        /// Only this target
+        target: Option<String>,
     },
     /// File sizes, module heads, where `unsafe` may stand, and the direction of dependencies
     Layers,
@@ -97,6 +106,7 @@ fn dispatch(task: Task) -> Result<ExitCode> {
         Task::Run { args } => product::run(args)?,
         Task::Test { name } => return test::run(name.as_deref()),
         Task::Bench { args } => bench::run(args)?,
+        Task::Fuzz { seconds, target } => fuzz::run(seconds, target.as_deref())?,
         Task::Layers => layers::run()?,
         Task::Ci { skip_test } => return ci::run(skip_test),
     }
