@@ -29,7 +29,10 @@ use rocexdp_proto::{
     mem::{Access, Memory},
     verbs::{Segment, SendOp, SendWr},
 };
-use rocexdp_tests::http::{Series, series, sum};
+use rocexdp_tests::{
+    eventually,
+    http::{Series, series, sum},
+};
 
 const IFACE: &str = "eth0";
 const A: &str = "10.78.0.1";
@@ -208,6 +211,7 @@ fn flagged(event: &StormEvent) -> Option<Certainty> {
 }
 
 const SOON: Duration = Duration::from_secs(10);
+const LONG: Duration = Duration::from_secs(40);
 
 #[test]
 #[ignore = "needs root: run by cargo xtask test"]
@@ -231,7 +235,7 @@ fn a_monitor_suspects_a_storm_and_takes_it_back_and_85_percent_is_none() {
     drop(pauser);
 
     let pauser = pair.pause(1 << 3, Share::All);
-    let event = observed.next(SOON).expect("a storm");
+    let event = observed.next(LONG).expect("a storm");
     assert_eq!(
         (event.channel, flagged(&event)),
         (Channel(3), Some(Certainty::Suspected)),
@@ -305,13 +309,20 @@ fn an_endpoint_knows_a_storm_by_the_traffic_that_waits() {
     let observed = pair.observe();
 
     let pauser = pair.pause(1 << 5, Share::All);
+    // On a busy machine frames can come late; once they do not, a whole window is paused.
+    eventually("a whole window is paused", LONG, || {
+        std::thread::sleep(Duration::from_millis(200));
+        let all = observed.scrape();
+        let whole = all.iter().any(|s| {
+            s.name == "rocexdp_pfc_paused_ratio" && s.labels["priority"] == "5" && s.value > 0.99
+        });
+        whole.then_some(())
+    });
     assert_eq!(
-        observed.next(Duration::from_secs(4)),
+        observed.next(Duration::from_secs(2)),
         None,
         "nothing waits in the engine"
     );
-    let share = observed.gauge("rocexdp_pfc_paused_ratio", "5");
-    assert!(share > 0.99, "{share}");
 
     // A request that nobody answers for four seconds: it waits, and nothing leaves.
     let qp = node.create_qp(4, 1).unwrap();
@@ -345,23 +356,21 @@ fn an_endpoint_knows_a_storm_by_the_traffic_that_waits() {
         solicited: false,
     })
     .unwrap();
-    let event = observed.next(SOON).expect("a storm");
+    let event = observed.next(LONG).expect("a storm");
     assert_eq!(
         (event.channel, flagged(&event)),
         (Channel(5), Some(Certainty::Storm))
     );
     // The request is sent again: something leaves.
-    let event = observed.next(SOON).expect("its end");
-    assert!(
-        matches!(
-            event.change,
-            Change::Released {
-                reason: Released::TrafficMoves,
-                ..
-            }
-        ),
-        "{event}"
-    );
+    eventually("traffic moves", LONG, || {
+        let event = observed.next(LONG).expect("its end");
+        assert_ne!(flagged(&event), Some(Certainty::Suspected), "{event}");
+        let reason = match event.change {
+            Change::Released { reason, .. } => reason,
+            Change::Flagged { .. } => return None,
+        };
+        (reason == Released::TrafficMoves).then_some(())
+    });
     drop(pauser);
 }
 
