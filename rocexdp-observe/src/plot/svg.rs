@@ -337,7 +337,9 @@ fn rates(out: &mut String, panel: &Panel, x: &dyn Fn(u64) -> f64, end: f64) {
     );
     let seconds = width as f64 / 1e9;
     (at.x, at.y, at.anchor, at.fill) = (LEFT - 8.0, end - RATES + 9.0, "end", CE);
-    text(out, at, &format!("CE {}%", short_rate(top_share * 100.0)));
+    if total.ce != 0 {
+        text(out, at, &format!("CE {}%", short_rate(top_share * 100.0)));
+    }
     (at.x, at.anchor, at.fill) = (WIDTH - RIGHT + 4.0, "start", CNP);
     if top_cnp != 0 {
         text(

@@ -4,9 +4,12 @@
 //! second. A difference counts if it is large and not chance: of shares one that three standard deviations don't explain,
 //! of delays a quarter more. What only one capture can tell is said.
 
-use std::{collections::BTreeMap, fmt, net::IpAddr};
+mod text;
+
+use std::{collections::BTreeMap, net::IpAddr};
 
 use serde::Serialize;
+use text::{Bytes, Percent, Times};
 
 use crate::{
     findings::{Severity, words::Span},
@@ -454,73 +457,4 @@ fn speed(hosts: Option<[IpAddr; 2]>, of: &str, now: &Sums, good: &Sums, changes:
         &mut changes.better
     };
     list.push((SHARES.len() + 2, change));
-}
-
-/// A share with three digits or so.
-struct Percent(f64);
-
-impl fmt::Display for Percent {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let percent = self.0 * 100.0;
-        if percent == 0.0 || percent >= 10.0 {
-            write!(f, "{percent:.0} %")
-        } else if percent >= 0.1 {
-            write!(f, "{percent:.2} %")
-        } else {
-            write!(f, "{percent:.4} %")
-        }
-    }
-}
-
-/// `, 3.1 times as much`, where that says something.
-struct Times(f64, f64);
-
-impl fmt::Display for Times {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.0 > 0.0 && self.1 > 0.0 {
-            let times = self.0 / self.1;
-            write!(
-                f,
-                ", {times:.digits$} times as much",
-                digits = usize::from(times < 10.0) + usize::from(times < 1.0)
-            )
-        } else {
-            Ok(())
-        }
-    }
-}
-
-/// Bytes with a unit.
-struct Bytes(f64);
-
-impl fmt::Display for Bytes {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (unit, name) = match self.0 {
-            n if n >= 1e9 => (1e9, "GB"),
-            n if n >= 1e6 => (1e6, "MB"),
-            n if n >= 1e3 => (1e3, "kB"),
-            _ => (1.0, "B"),
-        };
-        write!(f, "{:.1} {name}", self.0 / unit)
-    }
-}
-
-impl fmt::Display for Diff {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let lists = [("worse", &self.worse), ("better", &self.better)];
-        for (name, list) in lists {
-            if list.is_empty() {
-                writeln!(f, "Nothing got {name}.")?;
-                continue;
-            }
-            writeln!(f, "{}:", if name == "worse" { "Worse" } else { "Better" })?;
-            for change in list {
-                writeln!(f, "  {}", change.text)?;
-            }
-        }
-        for note in &self.notes {
-            writeln!(f, "Note: {note}")?;
-        }
-        Ok(())
-    }
 }
