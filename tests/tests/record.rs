@@ -194,9 +194,9 @@ fn ctrl_c_writes_a_pending_trigger_and_old_files_make_room() {
             })
             .unwrap();
     };
-    let line = arguments("1h");
+    let line = arguments("60m");
     let line: Vec<&str> = line.iter().map(String::as_str).collect();
-    let mut recorder = start(&hop, &binary, &line);
+    let recorder = start(&hop, &binary, &line);
     send();
     recorder.says(SHORT, &["trigger: malformed"]);
     assert!(files(&out).is_empty(), "an hour is not over");

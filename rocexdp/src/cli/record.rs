@@ -70,7 +70,7 @@ struct Place {
 /// Records until a signal.
 pub(super) fn run(args: Args) -> anyhow::Result<()> {
     if args.after.0 > Duration::from_secs(3600) || args.before.0 > Duration::from_secs(86_400) {
-        return Err(UsageError("--after: at most 1h; --before: at most 24h".to_owned()).into());
+        return Err(UsageError("--after: at most 60m; --before: at most 1440m".to_owned()).into());
     }
     on_own_thread(move |cancel| record(args, &cancel))
 }

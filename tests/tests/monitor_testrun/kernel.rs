@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use aya::{
     Ebpf, EbpfLoader, VerifierLogLevel,
     maps::{Array, HashMap, MapData, RingBuf},
-    programs::{Program, SchedClassifier, TestRun as _, TestRunOptions, Xdp},
+    programs::{Program, TestRun as _, TestRunOptions},
 };
 use rocexdp_common::{
     maps::{self, Event, FlowKey, FlowState, LinkControl, Pending, PendingKey, QueueCounters},

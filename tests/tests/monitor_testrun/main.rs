@@ -270,7 +270,8 @@ fn random_and_mutated_packets_agree_with_the_pure_function() {
         for number in 0..count {
             let mut frame = random_frame(&mut random, &fixtures);
             if random.chance(10) {
-                frame.truncate(14 + random.below(frame.len() - 14));
+                // The kernel runs no TCX program on a socket buffer that is empty behind its Ethernet header.
+                frame.truncate(15 + random.below(frame.len() - 15));
             }
             kernel.run(&frame);
             model.run(&frame);
