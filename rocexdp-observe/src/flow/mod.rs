@@ -7,6 +7,7 @@
 mod answers;
 pub mod copies;
 pub mod delays;
+mod ending;
 pub mod episode;
 pub mod half;
 pub mod history;
