@@ -67,7 +67,7 @@ impl Watch {
                 None => alone.push(iface.clone()),
             }
         }
-        let mut sampler = Sampler::new(&ifaces);
+        let mut sampler = Sampler::new(&ifaces).with_nic();
         let monitors = if alone.is_empty() {
             None
         } else {

@@ -6,9 +6,9 @@ pub mod news;
 mod rates;
 mod sampler;
 
-pub use model::{FlowTable, IfaceSnapshot, Role, Snapshot, Source};
+pub use model::{FlowTable, IfaceSnapshot, NicReadings, Role, Snapshot, Source};
 pub use rates::{
-    Direction, End, IfaceRates, NO_PACKET, NO_ROUND_TRIP, PauseRate, Reason, Row, RowKey,
+    Direction, End, IfaceRates, NO_PACKET, NO_ROUND_TRIP, NicRate, PauseRate, Reason, Row, RowKey,
     RttSummary, RttValue, Value, gained, rates, sum,
 };
 pub use sampler::Sampler;

@@ -2,11 +2,11 @@
 //!
 //! What the numbers are stands with the maps' layouts in `rocexdp_common::maps`.
 
-use std::{fmt, time::SystemTime};
+use std::{fmt, sync::Arc, time::SystemTime};
 
 use rocexdp_common::maps::{FlowKey, FlowState, LinkControl, QueueCounters, QueueEngine};
 
-use crate::maps::QpView;
+use crate::{maps::QpView, nic::NicCounters};
 
 /// All interfaces watched, at one moment.
 #[derive(Clone, Debug)]
@@ -73,6 +73,15 @@ pub struct FlowTable {
     pub evicted: u64,
 }
 
+/// What a NIC counted, and when: ns of CLOCK_MONOTONIC.
+#[derive(Clone, Debug)]
+pub struct NicReadings {
+    /// The reading before, for a rate where the interval is shorter than between two readings.
+    pub earlier: Option<(u64, Arc<NicCounters>)>,
+    /// The last reading.
+    pub latest: (u64, Arc<NicCounters>),
+}
+
 /// One interface.
 #[derive(Clone, Debug)]
 pub struct IfaceSnapshot {
@@ -99,6 +108,8 @@ pub struct IfaceSnapshot {
     pub link_control: Vec<LinkControl>,
     /// How full the table of flows is.
     pub flow_table: FlowTable,
+    /// What the NIC itself counts, where the sampler reads it.
+    pub nic: Option<NicReadings>,
     /// What can't be seen here, each with its reason, for people.
     pub blind_spots: Vec<String>,
 }
@@ -119,6 +130,7 @@ impl IfaceSnapshot {
             tcx_sent: Vec::new(),
             link_control: Vec::new(),
             flow_table: FlowTable::default(),
+            nic: None,
             blind_spots: Vec::new(),
         }
     }

@@ -523,6 +523,7 @@ mod tests {
             events_lost: 0.0,
             pauses: Vec::new(),
             rows,
+            nic: Vec::new(),
             blind_spots: Vec::new(),
         }]
     }
@@ -630,6 +631,7 @@ mod tests {
             share: Ok(0.4),
             paused: true,
             total: 800,
+            counted_by: "XDP",
         }];
         assert_eq!(
             texts(&room.take(&bad)),

@@ -1,20 +1,22 @@
 //! Reads the maps of several interfaces. One that can't be read is an error in its own entry; the others go on, and it is
 //! tried again with each sample.
 
-use std::time::SystemTime;
+use std::{sync::Arc, time::SystemTime};
 
 use anyhow::{Context as _, bail};
 
-use super::model::{FlowTable, IfaceSnapshot, Role, Snapshot, Source};
+use super::model::{FlowTable, IfaceSnapshot, NicReadings, Role, Snapshot, Source};
 use crate::{
     maps::{AttachedAt, Attachment, FlowReader, MapsView, ProgramRole},
     net::rdma::RdmaDevice,
+    nic,
 };
 
 /// Reads the maps of interfaces of the calling thread's network namespace.
 #[derive(Debug)]
 pub struct Sampler {
     ifaces: Vec<Watched>,
+    nic: bool,
 }
 
 #[derive(Debug)]
@@ -23,6 +25,8 @@ struct Watched {
     open: Option<Open>,
     /// What whoever attached the program says that it can't see.
     blind_spots: Option<Vec<String>>,
+    /// What the NIC counted when it was asked last.
+    nic: Option<NicReadings>,
 }
 
 /// Maps that are open.
@@ -42,10 +46,19 @@ impl Sampler {
             name: name.clone(),
             open: None,
             blind_spots: None,
+            nic: None,
         };
         Self {
             ifaces: ifaces.iter().map(watch).collect(),
+            nic: false,
         }
+    }
+
+    /// Reads the NICs' own counters too, once a second at most: some drivers ask their firmware for them.
+    #[must_use]
+    pub fn with_nic(mut self) -> Self {
+        self.nic = true;
+        self
     }
 
     /// What can't be seen on an interface, told by whoever attached the program there.
@@ -62,21 +75,41 @@ impl Sampler {
         Snapshot {
             time_ns,
             time,
-            ifaces: self.ifaces.iter_mut().map(Watched::sample).collect(),
+            ifaces: self.ifaces.iter_mut().map(|w| w.sample(self.nic)).collect(),
         }
     }
 }
 
 impl Watched {
-    fn sample(&mut self) -> IfaceSnapshot {
+    fn sample(&mut self, nic: bool) -> IfaceSnapshot {
         match self.read() {
-            Ok(snapshot) => snapshot,
+            Ok(mut snapshot) => {
+                if nic {
+                    self.look_at_nic();
+                    snapshot.nic.clone_from(&self.nic);
+                }
+                snapshot
+            }
             Err(error) => {
                 self.open = None;
                 let error = crate::out::chain(&error);
                 IfaceSnapshot::failed(self.name.clone(), monotonic_ns(), error)
             }
         }
+    }
+
+    fn look_at_nic(&mut self) {
+        const EVERY_NS: u64 = 990_000_000;
+        let now = monotonic_ns();
+        let old = self.nic.take();
+        let fresh = |old: &NicReadings| now.saturating_sub(old.latest.0) < EVERY_NS;
+        self.nic = match old {
+            Some(old) if fresh(&old) => Some(old),
+            old => Some(NicReadings {
+                earlier: old.map(|old| old.latest),
+                latest: (now, Arc::new(nic::read(&self.name))),
+            }),
+        };
     }
 
     fn read(&mut self) -> anyhow::Result<IfaceSnapshot> {
@@ -186,6 +219,7 @@ impl Open {
                 evicted: inserts.saturating_sub(live),
             },
             flows,
+            nic: None,
             blind_spots: told.unwrap_or(&self.blind_spots).clone(),
         })
     }

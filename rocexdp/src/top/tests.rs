@@ -97,6 +97,7 @@ fn update(rows: Vec<Row>) -> Update {
             events_lost: 0.0,
             pauses: Vec::new(),
             rows,
+            nic: Vec::new(),
             blind_spots: vec!["eth0: nothing is seen of hardware".to_owned()],
         }],
         news: Vec::new(),

@@ -111,7 +111,35 @@ pub fn heading(iface: &IfaceRates) -> String {
         "-" => {}
         paused => text.push_str(&format!(", paused {paused}")),
     }
+    for line in nic(iface) {
+        text.push_str(&format!("\n  {line}"));
+    }
     text
+}
+
+/// What RDMA ports counted, a line each: traffic of hardware is there only.
+fn nic(iface: &IfaceRates) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    let mut port = None;
+    for rate in &iface.nic {
+        let this = (rate.device.as_str(), rate.port);
+        if port != Some(this) {
+            port = Some(this);
+            let kind = if rate.software {
+                "software"
+            } else {
+                "hardware"
+            };
+            lines.push(format!(
+                "{} port {} ({kind}, the NIC's own counters, per second):",
+                rate.device, rate.port
+            ));
+        }
+        if let Some(line) = lines.last_mut() {
+            line.push_str(&format!(" {} {}", rate.name, per_second(rate.per_second)));
+        }
+    }
+    lines
 }
 
 /// News, a line each.

@@ -123,7 +123,7 @@ pub const CRATES: &[Crate] = &[
             ("loader", &["maps", "net", "sys"]),
             ("monitor", &["loader", "maps", "net", "out", "sys"]),
             ("record", &["monitor"]),
-            ("live", &["maps", "net", "out"]),
+            ("live", &["maps", "net", "nic", "out"]),
             ("nic", &["net", "sys"]),
             ("pfc", &["live", "maps", "net", "nic"]),
             ("engine", &["xsk", "maps", "mem"]),

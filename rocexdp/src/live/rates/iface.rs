@@ -7,6 +7,7 @@ use rocexdp_common::maps::{LinkControl, PausePriority, QueueCounters, REASON_NAM
 use super::{
     super::model::{FlowTable, IfaceSnapshot, Snapshot, Source},
     flow, local,
+    nic::{Between, NicRate},
     row::Row,
     value::{Reason, Value, gained},
 };
@@ -28,6 +29,8 @@ pub struct PauseRate {
     pub paused: bool,
     /// Frames that ask to stop, since the counters began.
     pub total: u64,
+    /// Who counted: `XDP`, or the NIC (`nic`), whose MAC keeps pause frames from programs.
+    pub counted_by: &'static str,
 }
 
 /// What changed on an interface.
@@ -59,6 +62,8 @@ pub struct IfaceRates {
     pub pauses: Vec<PauseRate>,
     /// Local QPs, then flows.
     pub rows: Vec<Row>,
+    /// What the NIC itself counted: traffic of RDMA hardware, which no program sees, is there only.
+    pub nic: Vec<NicRate>,
     /// What can't be seen here.
     pub blind_spots: Vec<String>,
 }
@@ -93,6 +98,7 @@ fn one(before: Option<&IfaceSnapshot>, after: &IfaceSnapshot) -> IfaceRates {
         events_lost: 0.0,
         pauses: Vec::new(),
         rows: Vec::new(),
+        nic: Vec::new(),
         blind_spots: after.blind_spots.clone(),
     };
     let same = |old: &&IfaceSnapshot| old.source.is_some() && old.source == after.source;
@@ -124,6 +130,17 @@ fn one(before: Option<&IfaceSnapshot>, after: &IfaceSnapshot) -> IfaceRates {
         .saturating_sub(before.flow_table.evicted);
     out.evictions = evicted as f64 / seconds;
     out.pauses = pauses(before, after, seconds);
+    if let Some(nic) = Between::new(before, after) {
+        out.nic = nic.counters();
+        let seen = out.pauses.len();
+        for pause in nic.pauses() {
+            // What both count is the program's to tell: it knows the time.
+            let known = out.pauses.iter().take(seen);
+            if !known.into_iter().any(|p| p.priority == pause.priority) {
+                out.pauses.push(pause);
+            }
+        }
+    }
     let qps: HashMap<_, _> = before
         .qps
         .iter()
@@ -196,5 +213,6 @@ fn pause(
         },
         paused,
         total,
+        counted_by: "XDP",
     })
 }

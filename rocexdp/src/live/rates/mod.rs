@@ -4,11 +4,13 @@
 mod flow;
 mod iface;
 mod local;
+mod nic;
 mod row;
 #[cfg(test)]
 mod tests;
 mod value;
 
 pub use iface::{IfaceRates, PauseRate, rates};
+pub use nic::NicRate;
 pub use row::{Direction, End, Row, RowKey};
 pub use value::{NO_PACKET, NO_ROUND_TRIP, Reason, RttSummary, RttValue, Value, gained, sum};

@@ -1,6 +1,6 @@
 //! From maps' values to lines: what is tied together, what is unknown and why, what began anew.
 
-use std::time::SystemTime;
+use std::{sync::Arc, time::SystemTime};
 
 use rocexdp_common::{
     ids::gid_from_ipv4,
@@ -9,8 +9,9 @@ use rocexdp_common::{
 
 use super::{IfaceRates, NO_ROUND_TRIP, Row, rates};
 use crate::{
-    live::{FlowTable, IfaceSnapshot, Role, Snapshot, Source},
+    live::{FlowTable, IfaceSnapshot, NicReadings, Role, Snapshot, Source},
     maps::QpView,
+    nic::{NicCounters, PauseCounts, sysfs::Port},
 };
 
 const A: [u8; 4] = [10, 0, 0, 2];
@@ -273,4 +274,49 @@ fn pauses_of_all_queues_are_taken_together_and_without_a_link_rate_only_frames_a
     assert!((0.100..0.103).contains(&share), "{share}");
     assert!((three.pauses - 50.0).abs() < 1e-9 && !three.paused);
     assert!(five.share.is_err() && (five.pauses - 1.0).abs() < 1e-9);
+}
+
+#[test]
+fn the_nics_own_counters_tell_of_hardware_and_of_pauses_that_its_mac_keeps() {
+    let nic = |time, frames, duration, received: u64| {
+        let mut counters = NicCounters::default();
+        counters.pauses.rx[3] = PauseCounts {
+            frames: Some(frames),
+            duration_us: Some(duration),
+            ..PauseCounts::default()
+        };
+        counters.pauses.rx[4].frames = Some(frames);
+        counters.rdma.push(Port {
+            device: "mlx5_0".to_owned(),
+            port: 1,
+            software: false,
+            counters: [("port_rcv_packets".to_owned(), received)].into(),
+            hw_counters: [("out_of_sequence".to_owned(), 5)].into(),
+        });
+        (time, Arc::new(counters))
+    };
+    let reading = |earlier, latest| Some(NicReadings { earlier, latest });
+    let (one, two) = (nic(S, 10, 0, 100), nic(3 * S, 50, 1_000_000, 500));
+    let before = snapshot(S, |i| i.nic = reading(None, one.clone()));
+    let after = snapshot(3 * S, |i| i.nic = reading(Some(one.clone()), two.clone()));
+    // A look so soon after that the NIC was not asked again finds the same.
+    let soon = snapshot(3 * S + 5, |i| i.nic = reading(Some(one), two));
+    for rates in [between(&before, &after), between(&after, &soon)] {
+        let [moved] = rates.nic.as_slice() else {
+            panic!("one moved: {:?}", rates.nic)
+        };
+        assert_eq!(
+            (moved.name.as_str(), moved.per_second, moved.total),
+            ("port_rcv_packets", 200.0, 500)
+        );
+        let [three, four] = rates.pauses.as_slice() else {
+            panic!("{:?}", rates.pauses)
+        };
+        assert_eq!(
+            (three.priority, three.share, three.counted_by),
+            (Some(3), Ok(0.5), "nic")
+        );
+        assert!((three.pauses - 20.0).abs() < 1e-9);
+        assert!(four.share.is_err() && four.priority == Some(4));
+    }
 }

@@ -52,6 +52,8 @@ pub struct Iface {
     pub events_lost_per_s: f64,
     /// Priorities that this port was ever asked to pause.
     pub pauses: Vec<Pause>,
+    /// Counters of RDMA ports that moved in the interval.
+    pub nic_rdma: Vec<NicRdma>,
     /// What can't be seen here.
     pub blind_spots: Vec<String>,
     /// Local QPs and flows.
@@ -71,6 +73,23 @@ pub struct Source {
     pub mode: String,
     /// The kernel's id.
     pub program_id: u32,
+}
+
+/// A counter of an RDMA port.
+#[derive(Clone, Debug, Serialize)]
+pub struct NicRdma {
+    /// The device.
+    pub device: String,
+    /// Its port.
+    pub port: u32,
+    /// Whether it is Soft-RoCE or the like.
+    pub software: bool,
+    /// The driver's name of the counter.
+    pub name: String,
+    /// Per second, in the counter's own unit.
+    pub per_s: f64,
+    /// So far.
+    pub total: u64,
 }
 
 /// The table of flows.
@@ -101,6 +120,8 @@ pub struct Pause {
     pub paused: bool,
     /// Frames that ask to stop, so far.
     pub pauses: u64,
+    /// `XDP` or `nic`.
+    pub counted_by: &'static str,
 }
 
 /// One end.
@@ -242,6 +263,18 @@ fn iface_of(iface: &IfaceRates, top: usize) -> Iface {
         evictions_per_s: iface.evictions,
         events_lost_per_s: iface.events_lost,
         pauses: iface.pauses.iter().map(pause_of).collect(),
+        nic_rdma: iface
+            .nic
+            .iter()
+            .map(|rate| NicRdma {
+                device: rate.device.clone(),
+                port: rate.port,
+                software: rate.software,
+                name: rate.name.clone(),
+                per_s: rate.per_second,
+                total: rate.total,
+            })
+            .collect(),
         blind_spots: iface.blind_spots.clone(),
         qps: rows.into_iter().map(qp_of).collect(),
         qps_left_out,
@@ -256,6 +289,7 @@ fn pause_of(pause: &PauseRate) -> Pause {
         paused_share: pause.share.ok(),
         paused: pause.paused,
         pauses: pause.total,
+        counted_by: pause.counted_by,
     }
 }
 
