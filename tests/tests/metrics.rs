@@ -14,6 +14,7 @@ use rocexdp::{
 use rocexdp_tests::{
     Rig,
     check::{items, number},
+    eventually,
     http::{Series, exchange, get, series, sum},
     rig::SHORT,
 };
@@ -373,4 +374,76 @@ fn five_thousand_flows_are_a_bounded_number_of_series_whose_sum_is_right() {
         assert!(named.len() <= 12, "{named:?}");
         assert_eq!(sum(&all, "rocexdp_flow_table_evictions_total", &[]), 0.0);
     }
+}
+
+#[test]
+#[ignore = "needs root: run by cargo xtask test"]
+fn a_monitor_serves_the_flows_that_pass_and_ends_with_its_server() {
+    let Some(rig) = Rig::up("tmw") else { return };
+    let iface = rig.lab().host_interface();
+    let line = [
+        "monitor",
+        "--iface",
+        &iface,
+        "--interval",
+        "100ms",
+        "--metrics",
+    ];
+    let taken = rig
+        .lab()
+        .host(Host::B)
+        .run(|| TcpListener::bind("127.0.0.1:0"))
+        .unwrap()
+        .unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let refused = rig.run(Host::B, &[&line[..], &[&address]].concat());
+    refused.failed(1, &[&address, "in use"]);
+    assert!(rig.link(Host::B).xdp.is_empty());
+
+    let monitor = rig.spawn(Host::B, &[&line[..], &[AT, "--json"]].concat());
+    monitor.says(SHORT, &["metrics on", AT]);
+    let sender = rig
+        .lab()
+        .host(Host::A)
+        .run(|| UdpSocket::bind("0.0.0.0:0"))
+        .unwrap()
+        .unwrap();
+    for psn in 0..100_u32 {
+        // RC SEND ONLY.
+        let mut packet = [0_u8; 16];
+        packet[0] = 0x04;
+        packet[2..4].copy_from_slice(&[0xff, 0xff]);
+        packet[4..8].copy_from_slice(&0x77_u32.to_be_bytes());
+        // Ten PSNs are left out after the fiftieth packet.
+        let psn = if psn < 50 { psn } else { psn + 10 };
+        packet[8..12].copy_from_slice(&psn.to_be_bytes());
+        sender.send_to(&packet, (Host::B.ipv4(), 4791)).unwrap();
+    }
+    let all = eventually("the flow is seen", SHORT, || {
+        let all = scrape(&rig, Host::B);
+        let seen = all
+            .iter()
+            .any(|s| s.name == "rocexdp_qp_rx_packets_total" && s.value == 100.0);
+        seen.then_some(all)
+    });
+    let qp = [
+        ("kind", "flow"),
+        ("src", "10.77.0.1"),
+        ("dst", "10.77.0.2"),
+        ("qpn", "0x000077"),
+    ];
+    let of = |name: &str| sum(&all, &format!("rocexdp_qp_{name}_total"), &qp);
+    assert_eq!(of("rx_packets"), 100.0);
+    assert_eq!((of("psn_gaps"), of("psn_missing_packets")), (1.0, 10.0));
+    let info = all.iter().find(|s| s.name == "rocexdp_interface_info");
+    assert_eq!(info.unwrap().labels["role"], "monitor");
+    // What can't be known of a flow, or of a monitor, is not there.
+    for absent in [
+        "rocexdp_qp_tx_packets_total",
+        "rocexdp_queue_tx_packets_total",
+    ] {
+        assert!(all.iter().all(|s| s.name != absent), "{absent}");
+    }
+    monitor.interrupt(Duration::from_secs(10)).ok();
+    assert!(rig.link(Host::B).xdp.is_empty());
 }

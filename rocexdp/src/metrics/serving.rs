@@ -8,7 +8,7 @@ use tokio::sync::oneshot;
 use super::{Listener, Observer, ObserverConfig, serve};
 use crate::{control::settings::UsageError, out};
 
-/// Most QPs with series of their own, per interface and kind: each has about 70.
+/// Most QPs with series of their own, per interface and kind: each has about 60.
 pub const MOST_TOP: usize = 1000;
 
 /// A bound address, and a thread that reads already.

@@ -257,13 +257,13 @@ impl Detector {
         if share > IMPOSSIBLE {
             return Err(NoShare::Coarse);
         }
-        let steps = self.looks.iter().zip(self.looks.iter().skip(1));
+        let mut steps = self.looks.iter().zip(self.looks.iter().skip(1));
         let stands = |(a, b): (&Kept, &Kept)| {
             let time = (b.now_ns - a.now_ns) as f64;
             ((b.paused_ns - a.paused_ns) as f64) < STANDING * time
         };
         // Paused all the time, yet not while looked at: the counter is renewed in steps.
-        if share > self.config.flag_above && steps.map(stands).any(|s| s) {
+        if share > self.config.flag_above && steps.any(stands) {
             return Err(NoShare::Coarse);
         }
         Ok(share.min(1.0))
