@@ -5,7 +5,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rocexdp::lab::Host;
+use rocexdp::{
+    lab::Host,
+    live::{Sampler, rates},
+    maps::FlowReader,
+    monitor::{Monitor, MonitorWish},
+};
 use rocexdp_tests::{
     Rig, Running,
     check::{items, number},
@@ -327,4 +332,74 @@ fn mistakes_are_said_with_what_to_do_and_the_text_has_a_table_and_a_summary() {
     ] {
         assert!(text.contains(part), "{part}: {text}");
     }
+}
+
+/// What top needs for each interval, of a full table: read, compared. Said with `--nocapture`.
+#[test]
+#[ignore = "needs root: run by cargo xtask test"]
+fn a_full_table_is_read_by_batches_as_it_is_one_by_one_and_faster() {
+    let Some(rig) = Rig::up("tmf") else {
+        return;
+    };
+    let on_b = |work: &mut (dyn FnMut() + Send)| rig.lab().host(Host::B).run(work).unwrap();
+    let mut monitor = None;
+    on_b(&mut || monitor = Some(Monitor::start("eth0", &MonitorWish::default()).unwrap()));
+    let monitor = monitor.unwrap();
+    let socket = rig
+        .lab()
+        .host(Host::A)
+        .run(|| UdpSocket::bind((Host::A.ipv4(), 4791)))
+        .unwrap()
+        .unwrap();
+    for qpn in 0..9000 {
+        socket
+            .send_to(&packet(false, 0x100 + qpn, 0), (Host::B.ipv4(), 4791))
+            .unwrap();
+        if qpn % 100 == 0 {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+    let maps = monitor.maps().unwrap();
+    let entered = || {
+        maps.all_counters()
+            .iter()
+            .map(|c| c.flow_inserts)
+            .sum::<u64>()
+    };
+    eventually("all flows are entered", SHORT, || {
+        (entered() == 9000).then_some(())
+    });
+    let mut reader = FlowReader::of_program(monitor.program_id()).unwrap();
+    let best = |work: &mut dyn FnMut() -> usize| {
+        let once = |_| {
+            let begun = Instant::now();
+            let flows = work();
+            assert!(flows > 7000, "the table is nearly full: {flows}");
+            begun.elapsed()
+        };
+        (0..5).map(once).min().unwrap()
+    };
+    let batches = best(&mut || reader.flows().unwrap().len());
+    let one_by_one = best(&mut || maps.flows().unwrap().len());
+    let keys = |mut flows: Vec<(rocexdp_common::maps::FlowKey, _)>| {
+        flows.sort_by_key(|(key, _)| key.dest_qpn);
+        flows
+    };
+    assert_eq!(keys(reader.flows().unwrap()), keys(maps.flows().unwrap()));
+    let mut sampler = Sampler::new(&["eth0".to_owned()]);
+    on_b(&mut || {
+        let before = sampler.sample();
+        let begun = Instant::now();
+        let after = sampler.sample();
+        let read = begun.elapsed();
+        let lines = rates(&before, &after)[0].rows.len();
+        println!(
+            "{lines} lines: by batches {batches:?}, one by one {one_by_one:?}; a sample {read:?}, with rates {:?}",
+            begun.elapsed()
+        );
+    });
+    assert!(
+        batches * 2 < one_by_one,
+        "{batches:?}, one by one {one_by_one:?}"
+    );
 }
