@@ -4,10 +4,7 @@
 //! them there). Entries of `FLOWS` have several writers when a flow's packets come on several queues; counts may then be
 //! lost. Sizes given here are what stands in the object; the loader sets the real ones.
 
-use core::{
-    mem::MaybeUninit,
-    ptr::{self, NonNull},
-};
+use core::{mem::MaybeUninit, ptr::NonNull};
 
 use aya_ebpf::{
     Global,
@@ -81,14 +78,22 @@ impl Scratch {
         let scratch: *mut Self = SCRATCH.get_ptr_mut(0)?.cast();
         // Field by field, and all that are read: what the last run left is of no type until then, and the whole on the
         // stack would take a third of it.
-        // SAFETY: a field of a map value of this CPU, used by this run alone.
-        unsafe { ptr::addr_of_mut!((*scratch).packet).write(Packet::EMPTY) };
+        // SAFETY: a field of a map value.
+        let packet = unsafe { &raw mut (*scratch).packet };
+        // SAFETY: a field of a map value.
+        let way = unsafe { &raw mut (*scratch).way };
+        // SAFETY: a field of a map value.
+        let found = unsafe { &raw mut (*scratch).found };
+        // SAFETY: a field of a map value.
+        let reason = unsafe { &raw mut (*scratch).reason };
+        // SAFETY: a map value of this CPU, used by this run alone.
+        unsafe { packet.write(Packet::EMPTY) };
         // SAFETY: as above.
-        unsafe { ptr::addr_of_mut!((*scratch).way).write(Way::NEW) };
+        unsafe { way.write(Way::NEW) };
         // SAFETY: as above.
-        unsafe { ptr::addr_of_mut!((*scratch).found).write(IN_TUNNEL) };
+        unsafe { found.write(IN_TUNNEL) };
         // SAFETY: as above.
-        unsafe { ptr::addr_of_mut!((*scratch).reason).write(Reason::EthTruncated) };
+        unsafe { reason.write(Reason::EthTruncated) };
         // Of numbers only, for which whatever was left is a value.
         // SAFETY: as above.
         Some(unsafe { &mut *scratch })

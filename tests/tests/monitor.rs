@@ -21,7 +21,7 @@ use rocexdp_common::{
 };
 use rocexdp_tests::{
     Rig, eventually,
-    hop::{FAR, Hop, NEAR, ip},
+    hop::{FAR, Hop, NEAR, ip, output},
     rig::SHORT,
 };
 
@@ -387,4 +387,20 @@ fn a_killed_monitor_leaves_nothing_attached() {
         (rest.xdp.is_empty() && veth.attached("v1").is_empty() && !bpf.contains("rocexdp"))
             .then_some(())
     });
+}
+
+#[test]
+#[ignore = "needs root: run by cargo xtask test"]
+fn a_nic_is_promiscuous_only_while_a_monitor_that_wants_it_is_there() {
+    let veth = Veth::up("pr");
+    let is = || output(&format!("-n {} -d link show v1", veth.name)).contains("promiscuity 1");
+    assert!(!is());
+    let wish = MonitorWish {
+        promiscuous: true,
+        ..MonitorWish::default()
+    };
+    let monitor = veth.start("v1", &wish).unwrap();
+    assert!(is());
+    drop(monitor);
+    assert!(!is());
 }

@@ -53,7 +53,7 @@ impl Stray {
         }
         if distance < -FAR || (distance > FAR && !free) {
             let step = psn.diff(Psn::new(self.next_psn));
-            let follows = self.run != 0 && step >= 0 && step <= FAR;
+            let follows = self.run != 0 && (0..=FAR).contains(&step);
             self.run = if follows { self.run + 1 } else { 1 };
             self.next_psn = psn.add(1).get();
             if self.run < RUN {
@@ -67,7 +67,7 @@ impl Stray {
         if self.jumped != 0 && distance < -NEAR {
             let before = Psn::new(self.before_psn);
             let step = psn.diff(before);
-            if step >= 0 && step <= NEAR {
+            if (0..=NEAR).contains(&step) {
                 self.jumped = 0;
                 // The jump stood in the place of one packet: not all that it seemed to skip is missing.
                 let skipped = expected.diff(before) as u64;

@@ -58,6 +58,9 @@ pub struct Args {
     /// Do not record what the kernel's stack sends (TCX egress)
     #[arg(long)]
     no_egress: bool,
+    /// Have the NIC take frames to other addresses meanwhile, as a mirror port needs
+    #[arg(long)]
+    promiscuous: bool,
 }
 
 /// An interface that is recorded.
@@ -76,12 +79,19 @@ pub(super) fn run(args: Args) -> anyhow::Result<()> {
 }
 
 fn record(args: Args, cancel: &Cancel) -> anyhow::Result<()> {
+    let wish = MonitorWish {
+        ingress: args.ingress,
+        egress: !args.no_egress,
+        promiscuous: args.promiscuous,
+        tap_bytes: Some(TAP_BYTES),
+        ..MonitorWish::default()
+    };
     let (mut places, mut taps) = (Vec::<Place>::new(), Vec::new());
     for iface in args.iface {
         if places.iter().any(|place| place.iface == iface) {
             continue;
         }
-        let (monitor, tap) = open(&iface, args.ingress, !args.no_egress)?;
+        let (monitor, tap) = open(&iface, &wish)?;
         taps.push((iface.clone(), tap));
         places.push(Place { iface, monitor });
     }
@@ -140,11 +150,7 @@ fn record(args: Args, cancel: &Cancel) -> anyhow::Result<()> {
 }
 
 /// The tap of the endpoint that is on the interface, else of a monitor started here.
-fn open(
-    iface: &str,
-    ingress: Ingress,
-    egress: bool,
-) -> anyhow::Result<(Option<Monitor>, TapReader)> {
+fn open(iface: &str, wish: &MonitorWish) -> anyhow::Result<(Option<Monitor>, TapReader)> {
     let endpoint = Attachment::all(iface)?
         .into_iter()
         .find(|there| there.role == ProgramRole::Endpoint);
@@ -157,13 +163,7 @@ fn open(
         ));
         return Ok((None, tap));
     }
-    let wish = MonitorWish {
-        ingress,
-        egress,
-        tap_bytes: Some(TAP_BYTES),
-        ..MonitorWish::default()
-    };
-    let monitor = Monitor::start(iface, &wish)?;
+    let monitor = Monitor::start(iface, wish)?;
     out::note(monitor.report());
     for spot in monitor.blind_spots() {
         out::note(format_args!("not seen from here: {spot}"));

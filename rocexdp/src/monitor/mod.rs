@@ -30,7 +30,7 @@ use crate::{
     },
     maps::MapsView,
     net::{IfIndex, Link, rdma::RdmaDevice},
-    sys::ethtool,
+    sys::{ethtool, promiscuous::Promiscuous},
 };
 
 pub use report::{Hook, MonitorReport};
@@ -77,6 +77,8 @@ pub struct MonitorWish {
     pub ingress: Ingress,
     /// Whether packets that the kernel's stack sends are counted too, where the kernel has TCX (6.6).
     pub egress: bool,
+    /// Whether the NIC shall take frames to other addresses meanwhile, as a mirror port needs.
+    pub promiscuous: bool,
     /// Flows that the table holds, 1 to [`MOST_FLOWS`]; beyond, the ones not seen for longest make room.
     pub flows: u32,
     /// Requests that can wait for their answer at a time; beyond, the oldest give no round trip.
@@ -90,6 +92,7 @@ impl Default for MonitorWish {
         Self {
             ingress: Ingress::Auto,
             egress: true,
+            promiscuous: false,
             flows: maps::DEFAULT_FLOWS,
             pending: watch::DEFAULT_PENDING,
             tap_bytes: None,
@@ -102,6 +105,7 @@ impl Default for MonitorWish {
 pub struct Monitor {
     // Order matters: the links go first.
     _links: Vec<FdLink>,
+    _promiscuous: Option<Promiscuous>,
     bpf: Ebpf,
     program_id: u32,
     index: IfIndex,
@@ -154,6 +158,11 @@ impl Monitor {
             Err("not asked for".to_owned())
         };
         attach::bind_maps(&bpf, &programs)?;
+        let promiscuous = wish
+            .promiscuous
+            .then(|| Promiscuous::on(device.index.0))
+            .transpose()
+            .with_context(|| format!("interface {}: making it promiscuous", device.name))?;
         let report = MonitorReport {
             iface: iface.to_owned(),
             device: device.name.clone(),
@@ -165,6 +174,7 @@ impl Monitor {
             queues,
             flows: wish.flows,
             quantum_ps,
+            promiscuous: wish.promiscuous,
             other_xdp: ingress.other,
             rdma: RdmaDevice::on(&device.name).map_err(|e| e.to_string()),
             vlan_stripped: ethtool::vlan_stripped(&device.name).unwrap_or(false),
@@ -172,6 +182,7 @@ impl Monitor {
         };
         Ok(Self {
             _links: links,
+            _promiscuous: promiscuous,
             bpf,
             program_id: ingress.id,
             index: device.index,

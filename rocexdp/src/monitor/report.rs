@@ -56,6 +56,8 @@ pub struct MonitorReport {
     pub flows: u32,
     /// Length of a pause quantum, ps; 0: the link's rate is not known, so that paused time can't be told.
     pub quantum_ps: u32,
+    /// Whether the NIC takes frames to other addresses for this monitor.
+    pub promiscuous: bool,
     /// The XDP program that owns the NIC instead.
     pub other_xdp: Option<String>,
     /// RDMA devices on the interface, or why that can't be told.
@@ -112,6 +114,12 @@ impl MonitorReport {
                 "{name}: received packets are seen behind the kernel's aggregation (GRO): several may be seen as one"
             )),
             Hook::Xdp { .. } => {}
+        }
+        if !self.promiscuous {
+            out.push(format!(
+                "{name}: frames to other hosts' addresses are seen only if the NIC is promiscuous: for a mirror port, \
+                 `ip link set {name} promisc on`"
+            ));
         }
         out.push(format!(
             "{name}: most NICs take pause frames out before any program sees them{}",
@@ -190,6 +198,7 @@ mod tests {
             queues: 4,
             flows: 8192,
             quantum_ps: 5120,
+            promiscuous: true,
             other_xdp: None,
             rdma: Ok(Vec::new()),
             vlan_stripped: false,
@@ -221,9 +230,10 @@ mod tests {
             ingress: Hook::Tcx,
             other_xdp: Some("rocexdp_frags (id 7, driver mode)".into()),
             quantum_ps: 0,
+            promiscuous: false,
             ..report()
         };
-        for what in ["id 7", "GRO", "rate is not known"] {
+        for what in ["id 7", "GRO", "rate is not known", "promisc on"] {
             assert!(says(&behind, what), "{what}");
         }
     }

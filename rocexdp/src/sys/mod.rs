@@ -5,3 +5,4 @@ pub mod bpf;
 pub mod bpf_batch;
 pub mod ethtool;
 pub mod netns;
+pub mod promiscuous;
