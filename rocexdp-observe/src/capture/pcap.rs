@@ -106,8 +106,9 @@ impl Pcap {
         let &[seconds, fraction, captured, original] = words else {
             return Err(cut);
         };
-        let [seconds, fraction, captured, original] =
-            [seconds, fraction, captured, original].map(|word| self.endian.u32(word));
+        // Not by `map`: it is not always inlined, and this runs for each packet.
+        let (seconds, fraction) = (self.endian.u32(seconds), self.endian.u32(fraction));
+        let (captured, original) = (self.endian.u32(captured), self.endian.u32(original));
         if captured > MAX_CAPTURED {
             return Err(CaptureError::Damaged {
                 frame,

@@ -330,7 +330,7 @@ pub fn make(plan: &Plan, emit: impl FnMut(Wire<'_>)) {
 
 /// Whether the nth packet asks for an acknowledgement: the last of its message, and every 16th.
 fn asks(n: u32, per_message: u32) -> bool {
-    (n + 1) % per_message == 0 || n % 16 == 15
+    (n + 1).is_multiple_of(per_message) || n % 16 == 15
 }
 
 impl<F: FnMut(Wire<'_>)> Maker<'_, F> {
