@@ -33,6 +33,9 @@ const NUMBERS_LINES: u16 = 20;
 /// Lines of a curve with its title.
 const CURVE_LEAST: u16 = 2;
 
+/// A number's text and style, or why there is none.
+type Shown = (String, Style, Option<&'static str>);
+
 /// Draws the selected line.
 pub fn draw(frame: &mut Frame<'_>, area: Rect, app: &App, theme: Theme) {
     let Some((iface, row)) = app.selection() else {
@@ -91,24 +94,23 @@ fn lines(iface: &IfaceRates, row: &Row, width: usize, theme: Theme) -> Vec<Line<
     let mut reasons: Vec<&'static str> = Vec::new();
     let head = format!("{:<14}{:>12}{:>12}", "", "there", "back");
     lines.push(Line::styled(head, theme.heading()));
-    let mut line =
-        |name: &str, pick: &dyn Fn(&Direction) -> (String, Style, Option<&'static str>)| {
-            let mut spans = vec![Span::raw(format!("{name:<14}"))];
-            for direction in [there, back] {
-                let (text, style, reason) = pick(direction);
-                let mut text = text;
-                if let Some(reason) = reason {
-                    let at = reasons.iter().position(|r| *r == reason);
-                    let number = at.unwrap_or_else(|| {
-                        reasons.push(reason);
-                        reasons.len() - 1
-                    });
-                    text = format!("n/a ({})", number + 1);
-                }
-                spans.push(Span::styled(format!("{text:>12}"), style));
+    let mut line = |name: &str, pick: &dyn Fn(&Direction) -> Shown| {
+        let mut spans = vec![Span::raw(format!("{name:<14}"))];
+        for direction in [there, back] {
+            let (text, style, reason) = pick(direction);
+            let mut text = text;
+            if let Some(reason) = reason {
+                let at = reasons.iter().position(|r| *r == reason);
+                let number = at.unwrap_or_else(|| {
+                    reasons.push(reason);
+                    reasons.len() - 1
+                });
+                text = format!("n/a ({})", number + 1);
             }
-            lines.push(Line::from(spans));
-        };
+            spans.push(Span::styled(format!("{text:>12}"), style));
+        }
+        lines.push(Line::from(spans));
+    };
     let plain = Style::new();
     let value = |value: Value, show: fn(f64) -> String, bad: Style| match value {
         Ok(v) if v > 0.0 => (show(v), bad, None),
