@@ -12,8 +12,8 @@
 
 pub mod check;
 pub mod files;
-pub mod http;
 pub mod hop;
+pub mod http;
 pub mod process;
 pub mod rig;
 pub mod traffic;

@@ -62,12 +62,12 @@ fn step(name: &str, body: impl FnOnce() -> Result<()>) -> Result<()> {
 }
 
 fn fmt() -> Result<()> {
-    sh::run(sh::cargo().args(["fmt", "--all", "--check"]))?;
-    sh::run(
-        sh::cargo()
-            .args(["fmt", "--check", "--manifest-path"])
-            .arg(paths::bpf_crate().join("Cargo.toml")),
-    )
+    for manifest in paths::manifests() {
+        let mut cargo = sh::cargo();
+        cargo.args(["fmt", "--all", "--check", "--manifest-path"]);
+        sh::run(cargo.arg(manifest))?;
+    }
+    Ok(())
 }
 
 /// The eBPF crate compiles only with its own toolchain, and so needs that one's clippy.

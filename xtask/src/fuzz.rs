@@ -74,7 +74,7 @@ fn cargo(home: &Path, command: &str) -> Command {
     let mut cargo = sh::cargo();
     cargo
         .args([command, "--locked", "--manifest-path"])
-        .arg(paths::root().join("fuzz").join("Cargo.toml"))
+        .arg(paths::fuzz().join("Cargo.toml"))
         .env("CARGO_TARGET_DIR", home.join("build"))
         .env_remove("CARGO_ENCODED_RUSTFLAGS");
     cargo

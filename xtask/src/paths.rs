@@ -27,3 +27,13 @@ pub fn bpf_objects() -> PathBuf {
 pub fn bpf_target() -> PathBuf {
     root().join("target").join("bpf-build")
 }
+
+/// The fuzz targets, which are no workspace member either.
+pub fn fuzz() -> PathBuf {
+    root().join("fuzz")
+}
+
+/// The manifests of the workspace and of what stands beside it.
+pub fn manifests() -> [PathBuf; 3] {
+    [root().to_owned(), bpf_crate(), fuzz()].map(|dir| dir.join("Cargo.toml"))
+}

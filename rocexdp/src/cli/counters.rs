@@ -3,6 +3,7 @@
 use super::qp::Source;
 use crate::{
     out,
+    sys::clock,
     view::{
         counters,
         model::{Counters, Queue, VERSION},
@@ -35,7 +36,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         version: VERSION,
         iface,
         program_id: maps.program_id(),
-        time_ns: text::monotonic_ns(),
+        time_ns: clock::monotonic_ns(),
         frames_of_new_queues,
         queues: queues
             .iter()

@@ -13,6 +13,7 @@ use crate::{
     maps::{MapsView, QpView},
     net::Link,
     out,
+    sys::clock,
     view::{
         model::{Flow, Qp, QpList, VERSION},
         qp, text,
@@ -119,7 +120,7 @@ pub(super) fn run(command: Command) -> anyhow::Result<()> {
 }
 
 fn snapshot(iface: &str, maps: &MapsView, flows: bool) -> anyhow::Result<(QpList, Vec<QpView>)> {
-    let time_ns = text::monotonic_ns();
+    let time_ns = clock::monotonic_ns();
     let views = maps.qps();
     let flows = if flows {
         Some(maps.flows()?.iter().map(Flow::from).collect())

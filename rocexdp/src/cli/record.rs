@@ -14,7 +14,7 @@ use crate::{
     out,
     process::{Cancel, on_own_thread},
     record::{News, Plan, Recorder, expr::Expr},
-    view::text::monotonic_ns,
+    sys::clock::monotonic_ns,
 };
 
 /// Bytes of a tap's ring buffer in the kernel: some tens of ms at the rates that one core can write.

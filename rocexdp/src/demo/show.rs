@@ -6,6 +6,7 @@ use crate::{
     lab::Lab,
     maps::QpView,
     out,
+    sys::clock,
     view::{
         lab::{drops_line, wire_table},
         plot, qp, text,
@@ -27,7 +28,7 @@ pub fn tables(a: &Station, b: &Station, report: &CopyReport) -> anyhow::Result<(
             station.host(),
             station.namespace()
         ))?;
-        let table = qp::list(&qps, text::monotonic_ns());
+        let table = qp::list(&qps, clock::monotonic_ns());
         out::write(table.render(text::terminal_width()).as_bytes())?;
     }
     Ok(())

@@ -14,16 +14,17 @@ use rocexdp_common::{
     maps::{self, EGRESS, EventKind, REASON_ALL, REASON_NAMES, Reason},
     opcode::{self, Opcode},
 };
-use rocexdp_proto::{qp::ErrorCause, verbs::Status};
+use rocexdp_proto::{ids::Qpn, qp::ErrorCause, verbs::Status};
 use serde::{Deserialize, Serialize};
 
 pub use hub::{Followed, HISTORY, Hub};
 pub use ring::feed;
 
 use crate::{
+    loader::address_of,
     node::NodeEvent,
     pfc::{Certainty, Change, StormEvent},
-    view::text,
+    sys::clock,
 };
 
 /// Version of [`Event`]'s JSON: goes up when a key is removed or means something else.
@@ -102,7 +103,7 @@ impl Clocks {
     pub fn now() -> Self {
         let real = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         Self {
-            monotonic_ns: text::monotonic_ns(),
+            monotonic_ns: clock::monotonic_ns(),
             real_ns: real.map_or(0, |t| u64::try_from(t.as_nanos()).unwrap_or(u64::MAX)),
         }
     }
@@ -152,7 +153,7 @@ impl Event {
             && REASON_ALL
                 .get(record.detail as usize)
                 .is_some_and(|r| matches!(r, Reason::UdpLength | Reason::BthTruncated));
-        let (src, dst) = (text::address_of(&record.src), text::address_of(&record.dst));
+        let (src, dst) = (address_of(record.src), address_of(record.dst));
         let opcode = opcode::name(Opcode(record.opcode as u8));
         let kind = kind.unwrap_or("unknown");
         let sent = record.queue == EGRESS;
@@ -161,7 +162,7 @@ impl Event {
         } else if parsed {
             format!(
                 "{src} -> {dst} QP {}, {opcode}, PSN {}",
-                text::qpn(record.dest_qpn),
+                Qpn::new(record.dest_qpn),
                 record.psn
             )
         } else {
@@ -338,7 +339,6 @@ mod tests {
 
     #[test]
     fn exhausted_retries_have_kinds_of_their_own() {
-        use rocexdp_proto::ids::Qpn;
         let kind = |status| {
             let qpn = Qpn::new(5);
             let cause = ErrorCause::Request(status);

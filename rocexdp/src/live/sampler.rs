@@ -10,6 +10,7 @@ use crate::{
     maps::{AttachedAt, Attachment, FlowReader, MapsView, ProgramRole},
     net::rdma::RdmaDevice,
     nic,
+    sys::clock::monotonic_ns,
 };
 
 /// Reads the maps of interfaces of the calling thread's network namespace.
@@ -223,13 +224,4 @@ impl Open {
             blind_spots: told.unwrap_or(&self.blind_spots).clone(),
         })
     }
-}
-
-/// Nanoseconds of CLOCK_MONOTONIC.
-pub(super) fn monotonic_ns() -> u64 {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
-    seconds
-        .saturating_mul(1_000_000_000)
-        .saturating_add(u64::try_from(now.tv_nsec).unwrap_or(0))
 }

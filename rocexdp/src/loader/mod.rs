@@ -154,11 +154,7 @@ impl Dataplane {
             .map_max_entries(maps::QUEUE_COUNTERS, queues + 1)
             .map_max_entries(maps::QUEUE_ENGINE, queues)
             .map_max_entries(maps::LINK_CONTROL, queues + 1)
-            .override_global(
-                maps::GLOBAL_QUANTUM_PS,
-                &device.pause_quantum_ps(),
-                true,
-            )
+            .override_global(maps::GLOBAL_QUANTUM_PS, &device.pause_quantum_ps(), true)
             .map_max_entries(maps::DIRTY, config.slots.div_ceil(64))
             .map_max_entries(maps::DIRTY_INDEX, config.slots.div_ceil(4096))
             .map_max_entries(maps::FLOWS, maps::DEFAULT_FLOWS)

@@ -12,6 +12,7 @@ use rocexdp_common::maps::EGRESS;
 use rocexdp_observe::capture::{LinkType, PcapngWriter};
 
 use super::ring::{Cursor, Ring, Stored};
+use crate::sys::clock::monotonic_ns;
 
 /// Triggers in one file that get their comment; beyond, packets have none.
 pub const MOST_COMMENTS: usize = 4096;
@@ -53,8 +54,7 @@ pub struct Written {
 
 /// Difference of the wall clock to CLOCK_MONOTONIC now, ns: what a record's time must be moved by.
 pub fn clock_offset_ns() -> i128 {
-    let monotonic = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    let monotonic = i128::from(monotonic.tv_sec) * 1_000_000_000 + i128::from(monotonic.tv_nsec);
+    let monotonic = i128::from(monotonic_ns());
     let wall = SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .map_or(0, |d| d.as_nanos() as i128);

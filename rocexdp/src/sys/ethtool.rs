@@ -154,7 +154,12 @@ pub fn speed_mbps(name: &str) -> io::Result<Option<u32>> {
     // struct ethtool_cmd, 44 bytes: `speed` stands at 12, `speed_hi` at 28.
     let mut buffer = [pair(ETHTOOL_GSET, 0), 0, 0, 0, 0, 0];
     request(name, &mut buffer)?;
-    let half = |word: u32| u32::from(u16::from_ne_bytes([word.to_ne_bytes()[0], word.to_ne_bytes()[1]]));
+    let half = |word: u32| {
+        u32::from(u16::from_ne_bytes([
+            word.to_ne_bytes()[0],
+            word.to_ne_bytes()[1],
+        ]))
+    };
     let mbps = half(unpair(buffer[3]).1) << 16 | half(unpair(buffer[1]).1);
     Ok((mbps != 0 && mbps != u32::MAX).then_some(mbps))
 }

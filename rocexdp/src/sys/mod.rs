@@ -3,6 +3,7 @@
 
 pub mod bpf;
 pub mod bpf_batch;
+pub mod clock;
 pub mod ethtool;
 pub mod netns;
 pub mod promiscuous;

@@ -92,16 +92,6 @@ pub fn ago(then_ns: u64, now_ns: u64) -> String {
     }
 }
 
-/// Nanoseconds of CLOCK_MONOTONIC, the clock of the maps' times.
-#[must_use]
-pub fn monotonic_ns() -> u64 {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
-    seconds
-        .saturating_mul(1_000_000_000)
-        .saturating_add(u64::try_from(now.tv_nsec).unwrap_or(0))
-}
-
 /// Columns of the terminal that standard output is, `None` if it is none.
 #[must_use]
 pub fn terminal_width() -> Option<usize> {

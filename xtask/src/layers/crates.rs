@@ -6,13 +6,10 @@ use serde_json::Value;
 use super::table::{CRATES, Crate};
 use crate::{paths, sh};
 
-/// Checks the manifests of the workspace and of the eBPF crate, and returns the breaches.
+/// Checks the manifests of all packages, and returns the breaches.
 pub fn check() -> Result<Vec<String>> {
     let mut breaches = Vec::new();
-    for manifest in [
-        paths::root().join("Cargo.toml"),
-        paths::bpf_crate().join("Cargo.toml"),
-    ] {
+    for manifest in paths::manifests() {
         let mut cargo = sh::cargo();
         cargo
             .args([

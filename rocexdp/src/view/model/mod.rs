@@ -7,13 +7,13 @@
 
 mod live;
 mod qp;
-mod rtt;
 mod queue;
+mod rtt;
 
 pub use live::Interval;
 pub use qp::{Amount, Ecn, Engine, Flow, Naks, Qp, QpList, Stream, Xdp};
-pub use rtt::Rtt;
 pub use queue::{Counters, Queue, QueueTransport, QueueXdp};
+pub use rtt::Rtt;
 
 /// Version of the JSON.
 pub const VERSION: u32 = 1;
