@@ -130,7 +130,7 @@ fn the_rates_of_local_qps_add_up_to_what_was_copied() {
         let all = lines.iter().flat_map(|line| items(line, "news"));
         all.filter(|news| news["kind"] == kind).count()
     };
-    assert!(told(&b, "congestion") > 0 && told(&b, "loss") > 0 && told(&a, "resent") > 0);
+    assert!(told(&b, "congestion") > 0 && told(&b, "gap") > 0 && told(&a, "retransmission") > 0);
 }
 
 /// A RoCEv2 packet without a right ICRC: SEND ONLY that asks for an ACK, or the ACK of one.

@@ -27,6 +27,24 @@ const QP_ERR: u32 = 6;
 /// How many times worse a state must get to be told again.
 const WORSE: f64 = 4.0;
 
+/// Kinds of NAKs that go there and back, by code as in `QpCounters::naks`, and in words.
+const NAKS: [([&str; 2], &str); 5] = [
+    (["nak_sequence", "nak_sequence back"], "PSN sequence error"),
+    (
+        ["nak_invalid_request", "nak_invalid_request back"],
+        "invalid request",
+    ),
+    (
+        ["nak_remote_access", "nak_remote_access back"],
+        "remote access error",
+    ),
+    (
+        ["nak_remote_operational", "nak_remote_operational back"],
+        "remote operational error",
+    ),
+    (["nak_other", "nak_other back"], "other code"),
+];
+
 /// How much a line matters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -44,8 +62,8 @@ pub enum Level {
 pub struct News {
     /// How much it matters.
     pub level: Level,
-    /// What it is about: `congestion`, `loss`, `resent`, `nak`, `rnr`, `qp_error`, `pause`, `refused`, `evictions`,
-    /// `events_lost`, `interface`.
+    /// What it is about: `congestion`, `gap`, `retransmission`, `nak_*`, `rnr`, `qp_error`, `pause`, `refused`, `evictions`,
+    /// `events_lost`, `interface`; as `rocexdp pcap` calls its findings where both can tell the same.
     pub kind: &'static str,
     /// The interface.
     pub iface: String,
@@ -326,7 +344,7 @@ fn direction_news(
     );
     let (gaps, missing) = (whole(way.gaps, seconds), whole(way.missing, seconds));
     add(
-        ["loss", "loss back"],
+        ["gap", "gap back"],
         gaps as f64,
         Level::Warning,
         format!(
@@ -338,25 +356,23 @@ fn direction_news(
     );
     let resent = whole(way.resent, seconds);
     add(
-        ["resent", "resent back"],
+        ["retransmission", "retransmission back"],
         resent as f64,
         Level::Warning,
         format!("{} sent again", plural(resent, "packet", "packets")),
         "",
     );
-    let [sequence, invalid, access, operational, other_code] = way.nak_codes;
-    let fatal = invalid + access + operational + other_code;
-    add(
-        ["nak", "nak back"],
-        (sequence + fatal) as f64,
-        if fatal > 0 {
-            Level::Error
-        } else {
+    for ((kinds, words), count) in NAKS.iter().zip(way.nak_codes) {
+        let [sequence, _] = kinds;
+        // A sequence error is mended by sending again; of the others the work request dies.
+        let level = if *sequence == "nak_sequence" {
             Level::Warning
-        },
-        naks([sequence, invalid, access, operational, other_code]),
-        "",
-    );
+        } else {
+            Level::Error
+        };
+        let told = format!("{} ({words})", plural(count, "NAK", "NAKs"));
+        add(*kinds, count as f64, level, told, "");
+    }
     let rnr = whole(way.rnr, seconds);
     add(
         ["rnr", "rnr back"],
@@ -368,23 +384,6 @@ fn direction_news(
         ),
         "",
     );
-}
-
-fn naks(codes: [u64; 5]) -> String {
-    const NAMES: [&str; 5] = [
-        "PSN sequence error",
-        "invalid request",
-        "remote access error",
-        "remote operational error",
-        "other code",
-    ];
-    let parts: Vec<_> = NAMES
-        .iter()
-        .zip(codes)
-        .filter(|(_, n)| *n > 0)
-        .map(|(name, n)| format!("{} ({name})", plural(n, "NAK", "NAKs")))
-        .collect();
-    parts.join(", ")
 }
 
 fn paused(pause: &PauseRate, iface: &str) -> Seen {
