@@ -15,7 +15,10 @@ use std::{
 
 use anyhow::{Context, bail};
 use rustix::process::{Pid, Signal, kill_process};
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::{
+    signal::unix::{SignalKind, signal},
+    sync::oneshot,
+};
 
 /// How long a child has to end after SIGTERM.
 const GRACE: Duration = Duration::from_secs(5);
@@ -123,7 +126,7 @@ pub fn on_own_thread(
         let mut signals = Signals::new()?;
         let cancel = Arc::new(Cancel::default());
         let theirs = Arc::clone(&cancel);
-        let (tell, mut done) = tokio::sync::oneshot::channel();
+        let (tell, mut done) = oneshot::channel();
         let worker = thread::Builder::new()
             .name("work".to_owned())
             .spawn(move || {
@@ -140,6 +143,56 @@ pub fn on_own_thread(
         let _ = worker.join();
         outcome.context("the work died")?
     })
+}
+
+/// Asynchronous work on a thread of its own, beside a command that has no runtime. Dropped, it ends where it stands.
+#[derive(Debug)]
+pub struct Background {
+    end: Option<oneshot::Sender<()>>,
+    thread: Option<thread::JoinHandle<()>>,
+}
+
+impl Background {
+    /// Starts it, in the calling thread's network namespace; `name` is the thread's.
+    ///
+    /// # Errors
+    /// No runtime, or no thread, can be made.
+    pub fn start(
+        name: &str,
+        work: impl Future<Output = ()> + Send + 'static,
+    ) -> anyhow::Result<Self> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .with_context(|| format!("starting the runtime of \"{name}\""))?;
+        let (end, ended) = oneshot::channel::<()>();
+        let thread = thread::Builder::new()
+            .name(name.to_owned())
+            .spawn(move || {
+                runtime.block_on(async {
+                    tokio::select! {
+                        () = work => {}
+                        // That it is dropped says it.
+                        _ = ended => {}
+                    }
+                });
+            })
+            .with_context(|| format!("starting the thread \"{name}\""))?;
+        Ok(Self {
+            end: Some(end),
+            thread: Some(thread),
+        })
+    }
+}
+
+impl Drop for Background {
+    fn drop(&mut self) {
+        self.end = None;
+        if let Some(thread) = self.thread.take() {
+            // Its panic was printed.
+            let _ = thread.join();
+        }
+    }
 }
 
 /// A child process that does not outlive this.

@@ -164,3 +164,24 @@ fn without_a_daemon_it_is_said_what_to_start() {
     rig.run(Host::A, &["events", "--iface", &iface])
         .failed(1, &[&iface, "rocexdp run", "rocexdp monitor"]);
 }
+
+#[test]
+#[ignore = "needs root: run by cargo xtask test"]
+fn a_monitors_events_are_had_in_the_same_way() {
+    let Some(rig) = Rig::up("tem") else { return };
+    let iface = rig.lab().host_interface();
+    let monitor = rig.spawn(Host::B, &["monitor", "--iface", &iface, "--json"]);
+    eventually("the monitor reports", SHORT, || {
+        (!monitor.stdout().is_empty()).then_some(())
+    });
+    send(&rig, &[0; 5], 1);
+    let cut = eventually("it tells of the packet", SHORT, || {
+        let all = events(&rig, Host::B);
+        of_kind(&all, "malformed").first().map(|e| (*e).clone())
+    });
+    assert_eq!(cut["reason"], "bth_truncated");
+    assert_eq!(cut["iface"], iface);
+    assert_eq!(monitor.interrupt(SHORT).code, Some(0));
+    rig.run(Host::B, &["events", "--iface", &iface])
+        .failed(1, &["rocexdp monitor"]);
+}

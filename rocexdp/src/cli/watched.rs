@@ -4,11 +4,13 @@ use anyhow::bail;
 
 use super::UsageError;
 use crate::{
+    control,
     live::{Sampler, Snapshot},
     maps::{Attachment, ProgramRole},
     monitor::{Change, Ingress, MonitorWish, Monitors},
     net::Link,
     out,
+    process::Background,
 };
 
 /// Which interfaces, and how to watch those that no rocexdp program is on.
@@ -33,6 +35,8 @@ pub struct Watch {
 pub struct Watched {
     sampler: Sampler,
     monitors: Option<Monitors>,
+    /// The events of those monitors, for `rocexdp events`.
+    _events: Option<Background>,
     /// What was done, and what can't be seen: to be told once.
     pub notes: Vec<String>,
 }
@@ -83,9 +87,14 @@ impl Watch {
             notes.extend(monitor.report().to_string().lines().map(str::to_owned));
             sampler.set_blind_spots(&monitor.report().iface, monitor.blind_spots());
         }
+        let events = match alone.is_empty() {
+            true => None,
+            false => Some(control::events::of_monitors(alone)?),
+        };
         Ok(Watched {
             sampler,
             monitors,
+            _events: events,
             notes,
         })
     }

@@ -36,6 +36,7 @@ use super::{
 };
 use crate::{
     events::{self, Event, Hub},
+    live::Role,
     node::{Node, NodeEvent},
     out::chain,
     process::Signals,
@@ -84,7 +85,14 @@ pub async fn run(options: RunOptions) -> anyhow::Result<()> {
     let mut tasks = JoinSet::new();
     let hub = Hub::default();
     tasks.spawn(tell_events(iface.clone(), node.subscribe(), hub.clone()));
-    tasks.spawn(feed_events(iface, node.report().program_id, hub.clone()));
+    let program = node.report().program_id;
+    tasks.spawn(feed_events(iface.clone(), program, hub.clone()));
+    tasks.spawn(events::watch_storms(
+        iface,
+        program,
+        Role::Endpoint,
+        hub.clone(),
+    ));
     tasks.spawn(serve_clients(
         control,
         Arc::clone(&node),

@@ -1,12 +1,30 @@
 //! Events over a control socket: for `rocexdp run` one request among others, for `rocexdp monitor` the only one.
 
-use tokio::{net::UnixListener, task::JoinSet};
+use std::time::Duration;
 
-use super::local::{Client, Reply, Request};
-use crate::events::{Followed, Hub};
+use tokio::{
+    net::UnixListener,
+    task::{AbortHandle, JoinSet},
+};
+
+use super::{
+    daemon::open_socket,
+    local::{Client, Reply, Request, monitor_path},
+};
+use crate::{
+    events::{self, Followed, Hub},
+    live::Role,
+    maps::{Attachment, ProgramRole},
+    out,
+    process::Background,
+};
 
 /// Connections served at once; more wait.
 const MAX_CLIENTS: usize = 64;
+/// After a failed accept.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// How often is looked whether the interface still has the same program.
+const LOOK: Duration = Duration::from_millis(500);
 
 /// Answers one client: the events kept, and then, if it follows, each new one until it leaves.
 pub async fn stream(client: &mut Client, hub: &Hub, follow: bool) {
@@ -38,28 +56,101 @@ pub async fn stream(client: &mut Client, hub: &Hub, follow: bool) {
 }
 
 /// Answers whoever connects, until it is dropped.
-pub async fn serve(listener: UnixListener, hub: Hub) {
+async fn serve(listener: UnixListener, hub: Hub) {
     let mut clients = JoinSet::new();
     loop {
         tokio::select! {
-            accepted = listener.accept(), if clients.len() < MAX_CLIENTS => {
-                let Ok((socket, _)) = accepted else {
-                    // No file descriptors, for instance: wait instead of spinning.
-                    tokio::time::sleep(std::time::Duration::from_millis(100)).await;
-                    continue;
-                };
-                let hub = hub.clone();
-                clients.spawn(async move {
-                    let mut client = Client::new(socket);
-                    let reply = match client.request().await {
-                        Ok((Request::Events { follow }, _)) => return stream(&mut client, &hub, follow).await,
-                        Ok(_) => Reply::Failed("a monitor has events only: copies and status are `rocexdp run`'s".to_owned()),
-                        Err(error) => Reply::Failed(error.to_string()),
-                    };
-                    let _ = client.reply(&reply).await;
-                });
-            }
+            accepted = listener.accept(), if clients.len() < MAX_CLIENTS => match accepted {
+                Ok((socket, _)) => {
+                    clients.spawn(answer(Client::new(socket), hub.clone()));
+                }
+                // No file descriptors, for instance: wait instead of spinning.
+                Err(_) => tokio::time::sleep(ACCEPT_PAUSE).await,
+            },
             Some(_) = clients.join_next() => {}
         }
+    }
+}
+
+async fn answer(mut client: Client, hub: Hub) {
+    let reply = match client.request().await {
+        Ok((Request::Events { follow }, _)) => return stream(&mut client, &hub, follow).await,
+        Ok(_) => Reply::Failed(
+            "a monitor has events only: copies and status are `rocexdp run`'s".to_owned(),
+        ),
+        Err(error) => Reply::Failed(error.to_string()),
+    };
+    // The client may be gone.
+    let _ = client.reply(&reply).await;
+}
+
+/// Keeps the events of monitors that this process holds, and answers for them on their control sockets. What fails is said on
+/// standard error: a monitor without events is one all the same.
+///
+/// # Errors
+/// As [`Background::start`].
+pub fn of_monitors(ifaces: Vec<String>) -> anyhow::Result<Background> {
+    Background::start("events", async {
+        let mut tasks = JoinSet::new();
+        for iface in ifaces {
+            tasks.spawn(of_monitor(iface));
+        }
+        while tasks.join_next().await.is_some() {}
+    })
+}
+
+async fn of_monitor(iface: String) {
+    let hub = Hub::default();
+    let open = async {
+        let path = monitor_path(&iface)?;
+        open_socket(&path, None).await
+    };
+    let _socket = match open.await {
+        Ok((listener, file)) => {
+            let server = tokio::task::spawn(serve(listener, hub.clone()));
+            Some((Abort(server.abort_handle()), file))
+        }
+        Err(error) => {
+            out::note(format_args!(
+                "rocexdp: {iface}: `rocexdp events` gets no events: {}",
+                out::chain(&error)
+            ));
+            None
+        }
+    };
+    let mut now = None;
+    let mut tasks = JoinSet::new();
+    loop {
+        // The interface may go and come back, and then has another program.
+        let there = Attachment::all(&iface).unwrap_or_default();
+        let program = there
+            .iter()
+            .find(|a| a.role == ProgramRole::Monitor)
+            .map(|a| a.program_id);
+        if program != now {
+            now = program;
+            tasks.shutdown().await;
+            if let Some(program) = program {
+                let (name, to) = (iface.clone(), hub.clone());
+                tasks.spawn(async move {
+                    if let Err(error) = events::feed(name.clone(), program, to).await {
+                        out::note(format_args!("rocexdp: {name}: {}", out::chain(&error)));
+                    }
+                });
+                let storms =
+                    events::watch_storms(iface.clone(), program, Role::Monitor, hub.clone());
+                tasks.spawn(storms);
+            }
+        }
+        tokio::time::sleep(LOOK).await;
+    }
+}
+
+/// Ends a task when it is dropped.
+struct Abort(AbortHandle);
+
+impl Drop for Abort {
+    fn drop(&mut self) {
+        self.0.abort();
     }
 }

@@ -6,6 +6,7 @@
 
 mod hub;
 mod ring;
+mod storms;
 
 use std::{fmt, net::IpAddr, time::SystemTime};
 
@@ -19,6 +20,7 @@ use serde::{Deserialize, Serialize};
 
 pub use hub::{Followed, HISTORY, Hub};
 pub use ring::feed;
+pub use storms::watch_storms;
 
 use crate::{
     loader::address_of,

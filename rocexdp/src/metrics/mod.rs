@@ -15,7 +15,7 @@ mod serving;
 pub use crate::control::address::MetricsAddr;
 pub use observer::{Observer, ObserverConfig, Scraper};
 pub use server::{Listener, serve};
-pub use serving::{Background, MOST_TOP, Serving, check_top};
+pub use serving::{MOST_TOP, Serving, check_top};
 
 /// QPs with series of their own unless asked otherwise.
 pub const DEFAULT_TOP: usize = 20;

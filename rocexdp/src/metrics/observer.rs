@@ -21,16 +21,13 @@ use super::{
 };
 use crate::{
     live::{IfaceSnapshot, Sampler},
-    nic::NicCounters,
-    pfc::{CHANNELS, Certainty, Change, Config, Reader, StormEvent, Watch},
+    pfc::{CHANNELS, Certainty, Change, Config, Sentry, StormEvent},
 };
 
 /// Looks at pauses in a window of the storm detector.
 const LOOKS: u32 = 10;
 /// Time between two readings of everything without a scrape: what a QP counts between the last one and its end is lost.
 const READ: Duration = Duration::from_secs(1);
-/// Time between two readings of the NIC's counters, which take some drivers milliseconds.
-const READ_NIC: Duration = Duration::from_secs(1);
 /// Scrapes that wait at once; more are refused.
 const WAITING: usize = 4;
 
@@ -139,10 +136,8 @@ impl Scraper {
 struct Watched {
     local: Books<QpKey>,
     flows: Books<QpKey>,
-    watch: Watch,
-    reader: Option<Reader>,
+    sentry: Sentry,
     storms: [[u64; 2]; CHANNELS],
-    nic: NicCounters,
     errors: u64,
     /// Evictions seem fewer when a flow comes between two looks at the table: a counter must not go back.
     evicted: (u32, u64),
@@ -154,7 +149,6 @@ struct State {
     sampler: Sampler,
     watched: BTreeMap<String, Watched>,
     storm: Box<dyn Fn(StormEvent) + Send>,
-    read_nic: Option<Instant>,
     scrapes: u64,
 }
 
@@ -164,10 +158,8 @@ impl State {
             let watched = Watched {
                 local: Books::new(config.top),
                 flows: Books::new(config.top),
-                watch: Watch::new(iface, config.storm),
-                reader: None,
+                sentry: Sentry::new(iface, config.storm),
                 storms: [[0; 2]; CHANNELS],
-                nic: NicCounters::default(),
                 errors: 0,
                 evicted: (0, 0),
                 now: None,
@@ -178,7 +170,6 @@ impl State {
             sampler: Sampler::new(&config.ifaces),
             watched: config.ifaces.iter().map(watched).collect(),
             storm,
-            read_nic: None,
             scrapes: 0,
             config,
         }
@@ -217,25 +208,18 @@ impl State {
 
     /// Reads all maps into the books.
     fn read(&mut self) {
-        let due = self.read_nic.is_none_or(|last| last.elapsed() >= READ_NIC);
-        if due {
-            self.read_nic = Some(Instant::now());
-        }
         for snapshot in self.sampler.sample().ifaces {
             let Some(watched) = self.watched.get_mut(&snapshot.iface) else {
                 continue;
             };
-            if due {
-                watched.nic = crate::nic::read(&snapshot.iface);
-            }
             watched.take(snapshot);
         }
     }
 
     /// Looks at pauses.
     fn look(&mut self) {
-        for (iface, watched) in &mut self.watched {
-            for event in watched.look(iface) {
+        for watched in self.watched.values_mut() {
+            for event in watched.look() {
                 (self.storm)(event);
             }
         }
@@ -265,7 +249,7 @@ impl Watched {
     fn take(&mut self, mut snapshot: IfaceSnapshot) {
         if snapshot.error.is_some() {
             self.errors += 1;
-            self.reader = None;
+            self.sentry.off();
             self.now = Some(snapshot);
             return;
         }
@@ -286,37 +270,14 @@ impl Watched {
             .iter()
             .map(|(key, state)| (QpKey::flow(key, state), of_flow(state)));
         self.flows.update(time, flows);
-        // What waits is ours to know only where no hardware sends past us.
-        let hardware = self.nic.rdma.iter().any(|port| !port.software);
-        if self
-            .reader
-            .as_ref()
-            .is_none_or(|reader| reader.program() != program)
-            && let Some(source) = &snapshot.source
-        {
-            // A program of an earlier version: no pauses, said by the absence of their series.
-            self.reader = Reader::open(&snapshot.iface, program, source.role, hardware).ok();
+        if let Some(source) = &snapshot.source {
+            self.sentry.on(program, source.role);
         }
         self.now = Some(snapshot);
     }
 
-    fn look(&mut self, iface: &str) -> Vec<StormEvent> {
-        let Some(reader) = &self.reader else {
-            return Vec::new();
-        };
-        let Ok(reading) = reader.read() else {
-            // It has gone; the next reading of everything says so.
-            return Vec::new();
-        };
-        // Times that the NIC counts belong to this very moment.
-        let timed = |p: &crate::nic::PauseCounts| p.duration_us.is_some();
-        let nic = if self.nic.pauses.rx.iter().any(timed) {
-            self.nic.pauses = crate::nic::pauses(iface);
-            Some(&self.nic)
-        } else {
-            None
-        };
-        let events = self.watch.look(&reading, nic);
+    fn look(&mut self) -> Vec<StormEvent> {
+        let events = self.sentry.look();
         for event in &events {
             if let (Change::Flagged { certainty, .. }, Some([suspected, storm])) = (
                 event.change,
@@ -345,10 +306,7 @@ impl Watched {
         iface::info(page, now);
         iface::queues(page, now);
         iface::flow_table(page, now);
-        let reports: Vec<_> = match self.reader {
-            Some(_) => self.watch.reports().collect(),
-            None => Vec::new(),
-        };
+        let reports: Vec<_> = self.sentry.reports().into_iter().flatten().collect();
         iface::pauses(page, now, &reports, &self.storms);
         // A monitor has no QPs of its own.
         if now.queues.iter().any(|(_, engine)| engine.is_some()) {
@@ -356,6 +314,6 @@ impl Watched {
             iface::local_state(page, name, &now.qps, &self.local);
         }
         iface::qps(page, name, Place::Flow, &self.flows);
-        nic::families(page, name, &self.nic);
+        nic::families(page, name, self.sentry.nic());
     }
 }

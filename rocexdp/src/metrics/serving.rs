@@ -1,12 +1,9 @@
 //! Metrics beside a command: the address, the thread that reads, the server.
 
-use std::thread::JoinHandle;
-
-use anyhow::Context as _;
-use tokio::sync::oneshot;
+use std::future::pending;
 
 use super::{Listener, Observer, ObserverConfig, serve};
-use crate::{control::settings::UsageError, out};
+use crate::{control::settings::UsageError, out, process::Background};
 
 /// Most QPs with series of their own, per interface and kind: each has about 60.
 pub const MOST_TOP: usize = 1000;
@@ -16,13 +13,6 @@ pub const MOST_TOP: usize = 1000;
 pub struct Serving {
     listener: Listener,
     observer: Observer,
-}
-
-/// A server on a thread of its own. Dropped, it ends.
-#[derive(Debug)]
-pub struct Background {
-    end: Option<oneshot::Sender<()>>,
-    thread: Option<JoinHandle<()>>,
 }
 
 /// Says whether so many QPs can have series of their own.
@@ -76,39 +66,12 @@ impl Serving {
     /// Serves from a thread, for a command that has no runtime.
     ///
     /// # Errors
-    /// No thread, or no runtime, can be made.
+    /// As [`Background::start`].
     pub fn in_background(self) -> anyhow::Result<Background> {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .context("starting the runtime of the metrics server")?;
-        let (end, ended) = oneshot::channel();
-        let thread = std::thread::Builder::new()
-            .name("metrics".to_owned())
-            .spawn(move || {
-                let until = async {
-                    // Dropped is said as well as sent.
-                    let _ = ended.await;
-                    Ok(())
-                };
-                if let Err(error) = runtime.block_on(self.beside(until)) {
-                    out::complain(&error);
-                }
-            })
-            .context("starting the thread of the metrics server")?;
-        Ok(Background {
-            end: Some(end),
-            thread: Some(thread),
+        Background::start("metrics", async {
+            if let Err(error) = self.beside(pending::<anyhow::Result<()>>()).await {
+                out::complain(&error);
+            }
         })
-    }
-}
-
-impl Drop for Background {
-    fn drop(&mut self) {
-        self.end = None;
-        if let Some(thread) = self.thread.take() {
-            // Its panic was printed.
-            let _ = thread.join();
-        }
     }
 }

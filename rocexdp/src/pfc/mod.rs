@@ -5,6 +5,7 @@
 //! [`Watch::look`] gets what others read.
 
 mod light;
+mod sentry;
 pub mod storm;
 
 use std::fmt;
@@ -13,6 +14,7 @@ use rocexdp_common::maps::{LinkControl, PausePriority};
 use serde::Serialize;
 
 pub use light::{Reader, Reading};
+pub use sentry::Sentry;
 pub use storm::{Certainty, Change, Config, Released};
 use storm::{Detector, Look, NoShare};
 
