@@ -67,8 +67,9 @@ impl Kernel {
         .expect("kernel 5.16")
     }
 
-    /// Runs one frame; it must pass and come out unchanged.
-    pub fn run(&self, frame: &[u8]) {
+    /// Runs one frame, which must pass and come out unchanged. False: the kernel runs no TCX program on a frame whose IP
+    /// header is cut (net/bpf/test_run.c).
+    pub fn run(&self, frame: &[u8]) -> bool {
         let mut out = vec![0; frame.len()];
         let options = TestRunOptions {
             data_in: Some(frame),
@@ -80,9 +81,15 @@ impl Kernel {
             Program::SchedClassifier(p) => (p.test_run(options), u32::MAX),
             _ => unreachable!("checked on load"),
         };
-        let result = result.expect("BPF_PROG_TEST_RUN");
+        let result = match result {
+            Err(_) if self.program.len() > watch::XDP_FRAGS.len() && frame.len() < 14 + 40 => {
+                return false;
+            }
+            result => result.expect("BPF_PROG_TEST_RUN"),
+        };
         assert_eq!(result.return_value, pass, "{}", self.program);
         assert_eq!(out, frame, "the program must not write to the frame");
+        true
     }
 }
 

@@ -132,7 +132,7 @@ fn on_every_hook_the_maps_change_as_the_pure_function_says() {
         let mut kernel = Kernel::load(program);
         let mut model = model(program);
         for (number, frame) in packets().iter().enumerate() {
-            kernel.run(frame);
+            assert!(kernel.run(frame), "{program}: packet {number}");
             model.run(frame);
             assert_eq!(
                 still(&kernel.maps()),
@@ -208,7 +208,7 @@ fn the_tap_gives_headers_or_whole_packets_and_only_when_asked() {
                 .payload(900)
                 .build(),
         );
-        kernel.run(&small);
+        assert!(kernel.run(&small));
         assert_eq!(kernel.tap_book(), (0, 0), "{program}");
         kernel.tap(HEADERS);
         let frames = [&small, &deep];
@@ -270,11 +270,11 @@ fn random_and_mutated_packets_agree_with_the_pure_function() {
         for number in 0..count {
             let mut frame = random_frame(&mut random, &fixtures);
             if random.chance(10) {
-                // The kernel runs no TCX program on a socket buffer that is empty behind its Ethernet header.
-                frame.truncate(15 + random.below(frame.len() - 15));
+                frame.truncate(14 + random.below(frame.len() - 14));
             }
-            kernel.run(&frame);
-            model.run(&frame);
+            if kernel.run(&frame) {
+                model.run(&frame);
+            }
             if number % 500 == 499 {
                 assert_eq!(still(&kernel.maps()), still(&model), "{program}: {number}");
             }
@@ -342,6 +342,6 @@ fn the_verifiers_work_stays_below_its_limit() {
     for program in PROGRAMS {
         let walked = Kernel::load(program).verified();
         eprintln!("{program}: the verifier walked {walked} of 1000000 instructions");
-        assert!(walked < 500_000, "{program}: {walked}");
+        assert!(walked < 350_000, "{program}: {walked}");
     }
 }
