@@ -30,8 +30,9 @@ use rocexdp_proto::{
     verbs::{Segment, SendOp, SendWr},
 };
 use rocexdp_tests::{
-    eventually,
+    Running, eventually,
     http::{Series, series, sum},
+    rig::product,
 };
 
 const IFACE: &str = "eth0";
@@ -295,6 +296,41 @@ fn a_monitor_suspects_a_storm_and_takes_it_back_and_85_percent_is_none() {
         ) > 1000.0
     );
     drop(monitor);
+}
+
+#[test]
+#[ignore = "needs root: run by cargo xtask test"]
+fn a_storm_is_among_the_events_of_rocexdp_monitor() {
+    let Some(binary) = product() else { return };
+    let Some(pair) = Pair::up("e") else { return };
+    let rocexdp = |arguments: &[&str]| {
+        let mut command = Command::new(&binary);
+        command.args(["--netns", &pair.names[0]]).args(arguments);
+        Running::start(command, format!("rocexdp {}", arguments.join(" ")))
+    };
+    let monitor = rocexdp(&["monitor", "--iface", IFACE, "--json"]);
+    eventually("the monitor reports", SOON, || {
+        (!monitor.stdout().is_empty()).then_some(())
+    });
+    let told = |kind: &str| {
+        eventually(kind, LONG, || {
+            let events = ["events", "--iface", IFACE, "--json", "--kind", kind];
+            let all = rocexdp(&events).finish(SOON).ok().stdout;
+            all.lines()
+                .map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap())
+                .next()
+        })
+    };
+    let pauser = pair.pause(1 << 5, Share::All);
+    let storm = told("pfc_storm_suspected");
+    assert_eq!(storm["origin"], "pfc");
+    assert!(
+        storm["text"].as_str().unwrap().contains("priority 5"),
+        "{storm:#}"
+    );
+    drop(pauser);
+    told("pfc_storm_over");
+    assert_eq!(monitor.interrupt(SOON).code, Some(0));
 }
 
 #[test]
