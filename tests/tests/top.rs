@@ -345,3 +345,39 @@ fn without_a_terminal_top_names_what_to_use_instead() {
         .failed(1, &["needs a terminal", "monitor --json"]);
     assert!(rig.link(Host::A).xdp.is_empty());
 }
+
+#[test]
+#[ignore = "needs root: run by cargo xtask test"]
+fn monitor_keeps_within_its_terminal() {
+    let Some(mut rig) = Rig::running("tpm") else {
+        return;
+    };
+    let Some(tmux) = Tmux::open("tpm", 80, 14) else {
+        return;
+    };
+    rig.impair("ce=20%,drop=1%,seed=8");
+    let file = rig.file("file", 400 << 20);
+    let copies: Vec<_> = (0..4)
+        .map(|n| rig.start_copy(&file, Host::B.ipv4().into(), &format!("f{n}")))
+        .collect();
+    rig.wait_for_bytes(1 << 20);
+    let line = format!(
+        "{} --netns {} monitor --interval 300ms",
+        product(),
+        namespace(&rig, Host::B)
+    );
+    tmux.keys(&[&line, "Enter"]);
+    // Heading first, table, news: nothing has scrolled away.
+    let screen = tmux.shows("a whole screen", |text| {
+        text.contains("eth0: ")
+            && text
+                .lines()
+                .nth(1)
+                .is_some_and(|l| l.starts_with("SOURCE/QP"))
+            && text.contains(" -> QP ")
+    });
+    assert!(screen.contains("no room for: "), "{screen}");
+    tmux.keys(&["C-c"]);
+    tmux.has(&["Summary", "GAPS"]);
+    drop(copies);
+}

@@ -28,6 +28,9 @@ const TICK: Duration = Duration::from_millis(20);
 /// Lines of news that stay below the table on a terminal.
 const NEWS_LINES: usize = 8;
 
+/// Lines of a terminal that does not tell.
+const DEFAULT_HEIGHT: usize = 24;
+
 /// Options of `rocexdp monitor`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -139,21 +142,43 @@ fn print(
     let width = text::terminal_width();
     let clock = clock(time);
     let mut lines = monitor::news(news, &clock);
-    let mut clear = "";
-    if width.is_some() {
+    let (mut clear, mut top) = ("", args.top);
+    if let Some(width) = width {
         // On a terminal: home, and clear to the end; what was new stays for a while.
         clear = "\x1b[H\x1b[J";
         recent.extend(lines.lines().map(str::to_owned));
-        while recent.len() > NEWS_LINES {
+        let height = terminal_height().unwrap_or(DEFAULT_HEIGHT);
+        let news_most = NEWS_LINES.min(height / 3);
+        let used = |recent: &VecDeque<String>| -> usize {
+            let rows = |line: &String| line.chars().count().div_ceil(width.max(1)).max(1);
+            recent.iter().map(rows).sum()
+        };
+        while used(recent) > news_most {
             recent.pop_front();
         }
+        // Beside the lines there are headings, what has no room, how many more there are, an empty line and the cursor's.
+        let beside = 5 + rates.iter().map(|i| heading_lines(i, width)).sum::<usize>();
+        top = top.min(height.saturating_sub(beside + used(recent))).max(1);
         lines = recent.iter().map(|line| format!("{line}\n")).collect();
         if !lines.is_empty() {
             lines.insert(0, '\n');
         }
     }
-    let table = monitor::interval(rates, &clock, args.top, width);
+    let table = monitor::interval(rates, &clock, top, width);
     out::write(format!("{clear}{table}{lines}").as_bytes())
+}
+
+/// Lines that an interface's heading takes on a terminal.
+fn heading_lines(iface: &IfaceRates, width: usize) -> usize {
+    const CLOCK: usize = "12:34:56 ".len();
+    let lines = |text: &str| (text.chars().count() + CLOCK).div_ceil(width.max(1));
+    monitor::heading(iface).lines().map(lines).sum()
+}
+
+/// Lines of the terminal that standard output is.
+fn terminal_height() -> Option<usize> {
+    let size = rustix::termios::tcgetwinsize(std::io::stdout()).ok()?;
+    (size.ws_row > 0).then_some(usize::from(size.ws_row))
 }
 
 /// The first and the last of each interface, for the summary: of the program that was there last.

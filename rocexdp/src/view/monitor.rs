@@ -73,7 +73,7 @@ pub fn interval(interval: &[IfaceRates], clock: &str, top: usize, width: Option<
     out.push_str(&table.render(width));
     if active > rows.len() {
         out.push_str(&format!(
-            "{} more with less traffic (--top {active} shows all)\n",
+            "{} more with less traffic (see --top)\n",
             active - rows.len()
         ));
     }
