@@ -88,6 +88,9 @@ fn draw_heading(frame: &mut Frame<'_>, area: Rect, app: &App, theme: Theme) {
     } else {
         format!("  {shown} of {} QPs and flows", app.lines)
     }));
+    // What looking costs, for who asks whether to look more often.
+    let cost = format!("  read in {:.0} ms", app.cost.as_secs_f64() * 1e3);
+    first.push(Span::styled(cost, theme.dim()));
     if app.hide_idle {
         first.push(Span::styled("  idle hidden", theme.warn()));
     }
