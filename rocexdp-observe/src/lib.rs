@@ -4,8 +4,8 @@
 //! flows, not by the length of the capture. What a capture can't tell is said to be unknown, never guessed.
 #![forbid(unsafe_code)]
 
-pub mod annotate;
 pub mod analyse;
+pub mod annotate;
 pub mod capture;
 pub mod csv;
 pub mod diff;

@@ -10,7 +10,6 @@
 //! callgrind: virtual machines seldom have the counters that would count the BPF program's.
 
 #[path = "../../rocexdp-common/tests/support/mod.rs"]
-#[allow(dead_code, reason = "shared with the tests")]
 mod support;
 
 use std::{os::fd::AsFd as _, path::PathBuf, process::Command};

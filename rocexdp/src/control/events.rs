@@ -38,12 +38,16 @@ pub async fn stream(client: &mut Client, hub: &Hub, follow: bool) {
             return;
         }
     }
-    while follow {
+    let mut live = follow;
+    while live {
         let reply = tokio::select! {
             next = follower.next() => match next {
                 Followed::Event(event) => Reply::Event(Box::new((*event).clone())),
                 Followed::Missed(missed) => Reply::Missed(missed),
-                Followed::End => break,
+                Followed::End => {
+                    live = false;
+                    continue;
+                }
             },
             () = client.gone() => return,
         };

@@ -316,7 +316,7 @@ mod tests {
     fn what_is_not_known_is_absent() {
         let cut = maps::Event {
             kind: EventKind::Malformed as u32,
-            detail: maps::Reason::BthTruncated as u32,
+            detail: Reason::BthTruncated as u32,
             queue: EGRESS,
             ..maps::Event::default()
         };

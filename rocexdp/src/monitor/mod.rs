@@ -3,7 +3,7 @@
 //! Everything passes. What is received is counted by XDP, in the driver where it can, or by TCX ingress where another XDP
 //! program owns the NIC; what the kernel's stack sends, by TCX egress. All attachments are BPF links, which end with the
 //! process, `kill -9` included. What the programs do is `rocexdp_common::watch`'s; the maps are read through
-//! [`MapsView`](crate::maps::MapsView), by this process or another.
+//! [`MapsView`], by this process or another.
 
 mod attach;
 mod report;

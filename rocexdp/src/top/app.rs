@@ -1,4 +1,4 @@
-//! What `top` shows and what keys do to it. No terminal, no clock, no maps: intervals and keys come in, [`super::draw`] looks.
+//! What `top` shows and what keys do to it. No terminal, no clock, no maps: intervals and keys come in, `draw` looks.
 
 use std::{
     collections::VecDeque,

@@ -1,4 +1,4 @@
-//! `rocexdp top`: the terminal, the thread that looks, and the loop between them. What is shown is [`app`]'s, how is [`draw`]'s.
+//! `rocexdp top`: the terminal, the thread that looks, and the loop between them. What is shown is [`app`]'s, how is `draw`'s.
 //!
 //! The maps are read and compared on a thread of their own, so that keys are answered at once whatever that takes. The terminal is
 //! given back on every way out: at the end, on an error, on a signal, on a panic of any thread.

@@ -129,7 +129,10 @@ pub const CRATES: &[Crate] = &[
             ("engine", &["xsk", "maps", "mem"]),
             ("node", &["engine", "loader", "net"]),
             ("events", &["live", "loader", "maps", "node", "pfc", "sys"]),
-            ("control", &["events", "live", "maps", "node", "out", "process"]),
+            (
+                "control",
+                &["events", "live", "maps", "node", "out", "process"],
+            ),
             ("lab", &["loader", "net", "sys", "xsk", "out", "process"]),
             ("view", &["control", "lab", "live"]),
             ("metrics", &["control", "live", "nic", "out", "pfc", "view"]),
