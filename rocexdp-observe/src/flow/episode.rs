@@ -1,6 +1,6 @@
 //! Packets sent again: a run of them from one PSN on, what was known when it began, and what came after.
 //!
-//! Data only; [`super::requests`] fills it, [`super::verdict`] says what it was.
+//! Data only; [`super::requests`] fills it, `verdict` says what it was.
 
 use rocexdp_common::ids::Psn;
 

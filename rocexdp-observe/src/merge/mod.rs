@@ -1,7 +1,7 @@
 //! Two captures of the same traffic, taken at two points: between which of them, or outside of them, packets were lost.
 //!
 //! A packet is recognised by addresses, destination QP, PSN, opcode and IP identification; where copies look the same, by
-//! time. The clocks may differ: [`clock`]. Two passes over two files. The first estimates the clocks' difference; the second
+//! time. The clocks may differ: `clock`. Two passes over two files. The first estimates the clocks' difference; the second
 //! walks both captures in order of time with a queue of what one tap saw and the other not yet, so that memory is bounded by
 //! flows and by the packets of a fraction of a second. What only one tap saw while the other was not recording is no loss.
 
