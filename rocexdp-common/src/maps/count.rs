@@ -111,7 +111,7 @@ pub struct QpCounters {
     pub last_ack_psn: u32,
     /// MSN of the last ACK or NAK, 24 bits.
     pub last_ack_msn: u32,
-    /// Last [`QpConfig::resync`] that the trackers took.
+    /// Last [`super::QpConfig::resync`] that the trackers took.
     pub resync_seen: u32,
     /// Whether the request stream is within a gap: 1 after an out-of-sequence packet.
     pub in_gap: u32,
