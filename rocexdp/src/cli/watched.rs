@@ -28,6 +28,9 @@ pub struct Watch {
     /// Do not count what the kernel's stack sends (TCX egress)
     #[arg(long)]
     pub no_egress: bool,
+    /// Have the NIC take frames to other addresses meanwhile, as a mirror port needs
+    #[arg(long)]
+    pub promiscuous: bool,
 }
 
 /// Interfaces that are looked at. Dropped, what was attached here is detached.
@@ -79,6 +82,7 @@ impl Watch {
                 ingress: self.ingress,
                 egress: !self.no_egress,
                 flows: self.flows,
+                promiscuous: self.promiscuous,
                 ..MonitorWish::default()
             };
             Some(Monitors::start(&alone, &wish)?)

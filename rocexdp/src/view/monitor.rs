@@ -45,9 +45,14 @@ pub fn interval(interval: &[IfaceRates], clock: &str, top: usize, width: Option<
     let (rows, active) = busiest(interval, top);
     let known: usize = interval.iter().map(|iface| iface.rows.len()).sum();
     if rows.is_empty() {
-        out.push_str(&format!(
-            "no RoCEv2 packets in this interval ({known} QPs and flows known)\n"
-        ));
+        out.push_str(&if interval.iter().any(|iface| iface.rocev2 > 0.0) {
+            format!(
+                "the QPs of these RoCEv2 packets came and went within the interval, or the packets were refused; \
+                 {known} QPs and flows known\n"
+            )
+        } else {
+            format!("no RoCEv2 packets in this interval ({known} QPs and flows known)\n")
+        });
         return out;
     }
     let several = interval.len() > 1;
