@@ -18,10 +18,12 @@ use aya_ebpf::{
     programs::{TcContext, XdpContext},
 };
 
+use rocexdp_common::bytes::Bytes;
+
 use crate::{
     frame::Frame,
     monitor_maps::{Hook, Maps, Scratch},
-    skb::{Skb, SkbSource},
+    skb::{ANY_OFFSET, Skb, SkbSource, opaque},
     tap::XdpSource,
 };
 
@@ -50,6 +52,31 @@ pub fn rocexdp_mon_in(ctx: TcContext) -> i32 {
 #[classifier]
 pub fn rocexdp_mon_out(ctx: TcContext) -> i32 {
     on_tcx::<true>(ctx.skb.skb)
+}
+
+/// A frame of which a load knows nothing of the loads before it; see [`ANY_OFFSET`].
+struct Anywhere(Frame);
+
+impl Bytes for Anywhere {
+    #[inline(always)]
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    #[inline(always)]
+    fn reaches(&self, end: usize) -> bool {
+        self.0.reaches(end)
+    }
+
+    #[inline(always)]
+    fn load<const N: usize>(&self, offset: usize) -> Option<[u8; N]> {
+        self.0.load(opaque(offset) & ANY_OFFSET)
+    }
+
+    #[inline(always)]
+    fn load_rare<const N: usize>(&self, offset: usize) -> Option<[u8; N]> {
+        self.0.load_rare(offset)
+    }
 }
 
 #[inline(always)]
@@ -81,7 +108,7 @@ fn on_tcx<const EGRESS: bool>(ctx: *mut __sk_buff) -> i32 {
 
 #[inline(never)]
 fn find_in_xdp(md: *mut xdp_md, scratch: &mut Scratch) {
-    scratch.find(&Frame::new(md));
+    scratch.find(&Anywhere(Frame::new(md)));
 }
 
 #[inline(never)]
@@ -94,7 +121,7 @@ fn count_in_xdp(md: *mut xdp_md, scratch: &mut Scratch) {
     // SAFETY: the kernel gave us the context.
     let queue = unsafe { (*md).rx_queue_index };
     if let Some(mut maps) = Maps::of(Hook::Xdp(queue), XdpSource(md)) {
-        let outcome = scratch.count(&Frame::new(md), &mut maps);
+        let outcome = scratch.count(&Anywhere(Frame::new(md)), &mut maps);
         maps.book(outcome);
     }
 }

@@ -14,6 +14,12 @@ use crate::tap::Source;
 /// Offsets up to this are tried in the linear part. The verifier tracks packet pointers up to 0xffff.
 const MAX_DIRECT: usize = 0x1fff;
 
+/// All bits that an offset can have. Masked by it, an offset keeps its value, and the verifier forgets that it is at least
+/// what an earlier load found. Before kernel 6.4 that matters: where such an offset is compared as `8192 > offset`, the
+/// form in which the compiler has it, the verifier does not see that a branch can't be taken (kernel/bpf/verifier.c,
+/// `is_branch_taken`), walks it with a lower bound above the upper one, and refuses the access.
+pub const ANY_OFFSET: usize = 0x7fff_ffff;
+
 /// The same value, of which the compiler knows nothing; see `frame`.
 #[inline(always)]
 pub fn opaque(mut value: usize) -> usize {
@@ -68,7 +74,7 @@ impl Bytes for Skb {
 
     #[inline(always)]
     fn load<const N: usize>(&self, offset: usize) -> Option<[u8; N]> {
-        let near = opaque(offset);
+        let near = opaque(offset) & ANY_OFFSET;
         if near <= MAX_DIRECT {
             let start = opaque(self.data + near);
             if start + N <= self.data_end {

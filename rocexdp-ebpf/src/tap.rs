@@ -121,16 +121,19 @@ struct Record<const N: usize> {
 
 #[inline(always)]
 fn fill<S: Source, const N: usize>(source: &S, wire_len: u32, captured: u32) -> bool {
+    if captured == 0 {
+        return false;
+    }
     let Some(mut record) = TAP.reserve::<Record<N>>(0) else {
         return false;
     };
-    // The verifier wants to see the bound where the length is used.
+    // The verifier wants to see the bounds where the length is used.
     let len = bounded::<N>(captured);
     let at: *mut Record<N> = record.as_mut_ptr();
     // SAFETY: a field of the record.
     let data: *mut u8 = unsafe { ptr::addr_of_mut!((*at).data) }.cast();
     // SAFETY: there are N bytes.
-    if len == 0 || !unsafe { source.copy(data, len) } {
+    if !unsafe { source.copy(data, len) } {
         record.discard(NO_WAKEUP);
         return false;
     }
@@ -146,10 +149,15 @@ fn fill<S: Source, const N: usize>(source: &S, wire_len: u32, captured: u32) -> 
     true
 }
 
-/// At most `N`, in one register that the compiler does not look into.
+/// From 1 to `N`, in one register that the compiler does not look into.
+///
+/// The helpers take no length of 0, and before kernel 6.8 the verifier learns nothing from `len != 0`
+/// (kernel/bpf/verifier.c, `reg_set_min_max`): so it is the length less 1 whose bound is checked.
 #[inline(always)]
-fn bounded<const N: usize>(mut len: u32) -> u32 {
+fn bounded<const N: usize>(len: u32) -> u32 {
+    let mut below = u64::from(len.wrapping_sub(1));
     // SAFETY: no instruction at all.
-    unsafe { core::arch::asm!("/* {0} */", inout(reg) len, options(pure, nomem, nostack)) };
-    if len > N as u32 { N as u32 } else { len }
+    unsafe { core::arch::asm!("/* {0} */", inout(reg) below, options(pure, nomem, nostack)) };
+    let most = N as u64 - 1;
+    (if below > most { most } else { below }) as u32 + 1
 }
