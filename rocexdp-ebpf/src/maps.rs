@@ -25,6 +25,7 @@ use rocexdp_common::{
     news::News,
     parse::Packet,
     verdict::{Env, Outcome},
+    watch::tap::{TX_TAP_SLOTS, TxTap},
 };
 
 use crate::tap::{self, XdpSource};
@@ -55,6 +56,9 @@ static FLOWS: LruHashMap<FlowKey, FlowState> = LruHashMap::with_max_entries(DEFA
 static LOCAL_ADDRS: HashMap<Gid, u32> = HashMap::with_max_entries(MAX_ADDRESSES, 0);
 #[map]
 static LINK_CONTROL: Array<LinkControl> = Array::with_max_entries(1, MMAPABLE);
+/// Written by the engine only.
+#[map]
+static TX_TAP: Array<TxTap> = Array::with_max_entries(TX_TAP_SLOTS, MMAPABLE);
 #[map]
 static EVENTS: RingBuf = RingBuf::with_byte_size(EVENTS_BYTES, 0);
 #[map]

@@ -242,3 +242,69 @@ fn a_wrong_expression_is_pointed_at() {
         outcome.stderr
     );
 }
+
+#[test]
+#[ignore = "needs root: run by cargo xtask test"]
+fn an_endpoints_packets_are_recorded_in_both_directions() {
+    let Some(mut rig) = Rig::running("tre") else {
+        return;
+    };
+    let file = rig.file("file", 2 << 20);
+    let out = rig.path("flight");
+    let mut recorder = rig.spawn(
+        Host::A,
+        &[
+            "record",
+            "--iface",
+            "eth0",
+            "--on",
+            "nak",
+            "--ring",
+            "64MiB",
+            "--before",
+            "30s",
+            "--after",
+            "1s",
+            "--out-dir",
+            text(&out),
+        ],
+    );
+    recorder.says(SHORT, &["recording", "receives and sends"]);
+    assert!(recorder.runs());
+    rig.impair_each(["drop=2%,seed=9", "clean"]);
+    rig.copy_well(&file, "file");
+    let qp = rig.qps(Host::A)[0].clone();
+    let (sent, again) = (qp.engine.tx_packets, qp.engine.retransmitted_packets);
+    assert!(again > 0, "the wire loses packets");
+    let name = eventually("a file is written", SHORT, || {
+        let there = out.exists().then(|| files(&out)).unwrap_or_default();
+        there
+            .into_iter()
+            .find(|f| f.extension().is_some_and(|e| e == "pcapng"))
+    });
+    assert_eq!(recorder.interrupt(SHORT).code, Some(130));
+    let report = rig
+        .run(Host::A, &["pcap", "--json", text(&name)])
+        .ok()
+        .json();
+    let flows = report["flows"].as_array().unwrap();
+    let flow = flows
+        .iter()
+        .find(|flow| flow["transport"] == "RC")
+        .unwrap_or_else(|| panic!("{report:#}"));
+    assert_eq!(flow["one_direction"], false, "{flow:#}");
+    // The file ends a second after a NAK, and the copy takes less: all of it is there.
+    assert_eq!(flow["retransmissions"]["packets"], again, "{flow:#}");
+    let toward = |to: u32| -> u64 {
+        let all = flow["directions"].as_array().unwrap().iter();
+        all.filter(|d| d["to"]["qpn"] == to)
+            .map(|d| d["packets"].as_u64().unwrap())
+            .sum()
+    };
+    assert_eq!(toward(qp.config.peer_qpn), sent, "{flow:#}");
+    let received: u64 = qp.counters.kinds.iter().map(|kind| kind.packets).sum();
+    assert_eq!(toward(qp.config.qpn), received, "{flow:#}");
+    // Nothing of the payload is kept: FIRST and MIDDLE packets end with their headers.
+    assert!(report["truncated"].as_u64().unwrap() >= sent, "{report:#}");
+    assert!(std::fs::metadata(&name).unwrap().len() < 2 << 20);
+}

@@ -10,6 +10,9 @@
 //! | `TAP_CONTROL` | array of 1, mmapable | [`TapControl`] | userspace |
 //! | `TAP` | ring buffer | [`TapHead`], then the frame's first bytes | programs |
 //! | `TAP_BOOK` | array, mmapable, by CPU | [`TapBook`] | programs on that CPU |
+//! | `TX_TAP` | array, mmapable, an endpoint's only | [`TxTap`], [`TX_TAP_SLOTS`] a worker | the engine |
+//!
+//! What an endpoint sends goes from AF_XDP sockets to the driver and past every program, so the engine records it itself.
 
 /// The map of the control word.
 pub const TAP_CONTROL: &str = "TAP_CONTROL";
@@ -25,6 +28,33 @@ pub const TAP_CPUS: u32 = 512;
 
 /// Bytes of a frame in the three sizes of records: the kernel wants to know the size of a record beforehand.
 pub const TAP_SIZES: [u32; 3] = [96, 224, 4608 - 32];
+
+/// The map of what an endpoint's engine sent.
+pub const TX_TAP: &str = "TX_TAP";
+/// Entries of `TX_TAP` that one worker writes in turn: some ten milliseconds of small packets.
+pub const TX_TAP_SLOTS: u32 = 4096;
+/// Bytes of a sent frame that are kept: all headers, and a little more.
+pub const TX_TAP_DATA: usize = 224;
+
+/// A frame that the engine sent.
+#[repr(C, align(64))]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "user", derive(bytemuck::Pod, bytemuck::Zeroable))]
+pub struct TxTap {
+    /// Counts the worker's records from 1; record `n` stands in its slot `(n - 1) % TX_TAP_SLOTS`. 0: none, or one is
+    /// being written. Stored last, with release ordering.
+    pub number: u64,
+    /// CLOCK_MONOTONIC, ns.
+    pub time_ns: u64,
+    /// Bytes of the frame.
+    pub wire_len: u32,
+    /// Bytes of `data` that are its first.
+    pub captured: u32,
+    /// Reserved, 0.
+    pub reserved: [u32; 2],
+    /// The frame's first bytes.
+    pub data: [u8; TX_TAP_DATA],
+}
 
 /// What the recorder wants.
 #[repr(C, align(64))]

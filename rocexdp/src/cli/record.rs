@@ -6,11 +6,14 @@ use std::{
     time::{Duration, Instant},
 };
 
+use rocexdp_common::watch::tap::TX_TAP_DATA;
+
 use super::UsageError;
 use crate::{
     control::units::{ByteSize, Span},
     maps::{Attachment, ProgramRole},
     monitor::{Ingress, Monitor, MonitorWish, TapReader},
+    net::Link,
     out,
     process::{Cancel, on_own_thread},
     record::{News, Plan, Recorder, expr::Expr},
@@ -155,11 +158,12 @@ fn open(iface: &str, wish: &MonitorWish) -> anyhow::Result<(Option<Monitor>, Tap
         .into_iter()
         .find(|there| there.role == ProgramRole::Endpoint);
     if let Some(endpoint) = endpoint {
-        let tap = TapReader::of_program(endpoint.program_id)?;
+        let index = Link::by_name(iface)?.index.0;
+        let tap = TapReader::of_program(endpoint.program_id, index)?;
         out::note(format_args!(
-            "{iface}: recording what the endpoint there receives ({}, program {}); not seen from here: what it sends, which \
-             passes TCX by (AF_XDP)",
-            endpoint.at, endpoint.program_id
+            "{iface}: recording what the endpoint there receives and sends ({}, program {}); of what it sends the first {} \
+             bytes; not seen from here: what the kernel's stack sends",
+            endpoint.at, endpoint.program_id, TX_TAP_DATA
         ));
         return Ok((None, tap));
     }

@@ -10,7 +10,7 @@ use rocexdp_proto::{
     wire::{Frags, RxMeta, dest_qpn},
 };
 
-use super::signals::worker_of;
+use super::{signals::worker_of, tap::Tap};
 use crate::xsk::Xsk;
 
 /// Frames that may wait for another worker; more are dropped, counted, and sent again by the peer.
@@ -80,6 +80,7 @@ pub struct XskIo {
     max_frame: usize,
     neighbours: Neighbours,
     counters: IoCounters,
+    tap: Tap,
     error: Option<std::io::Error>,
     /// The error that stands: told once, until a flush succeeds or fails otherwise.
     standing: Option<std::io::ErrorKind>,
@@ -87,13 +88,14 @@ pub struct XskIo {
 
 impl XskIo {
     /// Frames of `queue`; none sent is larger than `max_frame` bytes.
-    pub fn new(xsk: Xsk, queue: u32, max_frame: usize, neighbours: Neighbours) -> Self {
+    pub fn new(xsk: Xsk, queue: u32, max_frame: usize, neighbours: Neighbours, tap: Tap) -> Self {
         Self {
             xsk,
             queue,
             max_frame,
             neighbours,
             counters: IoCounters::default(),
+            tap,
             error: None,
             standing: None,
         }
@@ -205,7 +207,14 @@ impl FrameIo for XskIo {
     }
 
     fn transmit(&mut self, len: usize, fill: &mut dyn FnMut(&mut [&mut [u8]])) {
-        if let Err(e) = self.xsk.transmit(len, |pieces| fill(pieces)) {
+        let Self { xsk, tap, .. } = self;
+        let sent = xsk.transmit(len, |pieces| {
+            fill(pieces);
+            if tap.is_on() {
+                tap.record(pieces, len);
+            }
+        });
+        if let Err(e) = sent {
             // `tx_room` was asked first, so this is a frame larger than `max_frame`.
             self.error = Some(std::io::Error::other(format!("queue {}: {e}", self.queue)));
         }

@@ -8,6 +8,7 @@ pub mod bell;
 mod io;
 mod publish;
 mod signals;
+mod tap;
 mod worker;
 
 use std::{str::FromStr, sync::Arc, thread::JoinHandle};
@@ -138,7 +139,13 @@ impl Engine {
                     signals: signals::Signals::new(queue, workers, maps.slots),
                     publisher: publish::Publisher::new(queue, maps.slots),
                 },
-                io: XskIo::new(xsk, queue, max_frame(config.path_mtu), neighbours),
+                io: XskIo::new(
+                    xsk,
+                    queue,
+                    max_frame(config.path_mtu),
+                    neighbours,
+                    tap::Tap::new(Arc::clone(maps), queue),
+                ),
                 bell: bells
                     .0
                     .get(n)

@@ -23,6 +23,7 @@ use aya::{
 use rocexdp_common::{
     ids::{Gid, gid_from_ipv4},
     maps::{self, local_addr},
+    watch::tap::{TX_TAP, TX_TAP_SLOTS},
 };
 use rocexdp_proto::verbs::PathMtu;
 
@@ -154,6 +155,7 @@ impl Dataplane {
             .map_max_entries(maps::QUEUE_COUNTERS, queues + 1)
             .map_max_entries(maps::QUEUE_ENGINE, queues)
             .map_max_entries(maps::LINK_CONTROL, queues + 1)
+            .map_max_entries(TX_TAP, TX_TAP_SLOTS * queues)
             .override_global(maps::GLOBAL_QUANTUM_PS, &device.pause_quantum_ps(), true)
             .map_max_entries(maps::DIRTY, config.slots.div_ceil(64))
             .map_max_entries(maps::DIRTY_INDEX, config.slots.div_ceil(4096))
@@ -271,14 +273,14 @@ fn attach_in(program: &mut Xdp, device: &Link, mode: AyaMode) -> Result<FdLink> 
     })
 }
 
-/// Only the engine writes `QP_ENGINE` and `QUEUE_ENGINE`: without this they would not be among the program's maps, and
+/// Only the engine writes `QP_ENGINE`, `QUEUE_ENGINE` and `TX_TAP`: without this they would not be among the program's maps, and
 /// `rocexdp qp` could not find them.
 fn bind_engine_maps(bpf: &Ebpf, program: &str) -> Result<()> {
     let fd = match bpf.program(program) {
         Some(Program::Xdp(program)) => program.fd()?,
         _ => bail!("the eBPF object has no program {program}: it does not belong to this build"),
     };
-    for name in [maps::QP_ENGINE, maps::QUEUE_ENGINE] {
+    for name in [maps::QP_ENGINE, maps::QUEUE_ENGINE, TX_TAP] {
         if let Some(Map::Array(map)) = bpf.map(name) {
             bind_map(fd.as_fd(), map.fd().as_fd())
                 .with_context(|| format!("binding map {name} to the program"))?;

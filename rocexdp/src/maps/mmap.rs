@@ -9,7 +9,7 @@ use std::{
     io,
     marker::PhantomData,
     os::fd::BorrowedFd,
-    sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering},
+    sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, fence},
 };
 
 use bytemuck::Pod;
@@ -131,6 +131,39 @@ impl<T: Pod> SharedArray<T> {
         }
         generation.store(u32::from_ne_bytes(new), Ordering::Release);
         true
+    }
+
+    /// Writes entry `index`, whose first eight bytes are a number that is not 0, so that [`Self::load_numbered`] never takes a
+    /// half-written one: the number is 0 meanwhile and stored last.
+    pub fn store_numbered(&self, index: u32, value: &T) -> bool {
+        let bytes = bytemuck::bytes_of(value);
+        let (Some(number), Some(Ok(new))) =
+            (self.word(index, 0), bytes.get(..8).map(<[u8; 8]>::try_from))
+        else {
+            return false;
+        };
+        if !self.writable {
+            return false;
+        }
+        number.store(0, Ordering::Relaxed);
+        fence(Ordering::Release);
+        for (i, chunk) in bytes.chunks_exact(8).enumerate().skip(1) {
+            if let (Some(word), Ok(b)) = (self.word(index, i), chunk.try_into()) {
+                word.store(u64::from_ne_bytes(b), Ordering::Relaxed);
+            }
+        }
+        number.store(u64::from_ne_bytes(new), Ordering::Release);
+        true
+    }
+
+    /// A copy of entry `index` that was written by [`Self::store_numbered`]; `None`: it is being written, never was, or
+    /// was written again meanwhile.
+    pub fn load_numbered(&self, index: u32) -> Option<T> {
+        let number = self.word(index, 0)?;
+        let before = number.load(Ordering::Acquire);
+        let copy = self.load(index)?;
+        fence(Ordering::Acquire);
+        (before != 0 && number.load(Ordering::Relaxed) == before).then_some(copy)
     }
 
     /// The `u32` at byte `offset` of entry `index`.

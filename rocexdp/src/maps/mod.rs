@@ -15,6 +15,7 @@ use aya::{
 use rocexdp_common::{
     ids::Gid,
     maps::{self, DirtyLine, QpConfig, QpCounters, QpEngine, QueueCounters, QueueEngine},
+    watch::tap::{TAP_CONTROL, TX_TAP, TX_TAP_SLOTS, TapControl, TxTap},
 };
 use std::os::fd::{AsFd as _, AsRawFd};
 
@@ -39,6 +40,10 @@ pub struct Maps {
     pub dirty: SharedArray<DirtyLine>,
     /// Dirty marks of `dirty`'s entries.
     pub dirty_index: SharedArray<DirtyLine>,
+    /// What a recorder asks for.
+    pub tap_control: SharedArray<TapControl>,
+    /// What we sent, for a recorder; written by us.
+    pub tx_tap: SharedArray<TxTap>,
     /// Receive queues.
     pub queues: u32,
     /// QP slots, a power of two.
@@ -158,6 +163,8 @@ impl Maps {
             queue_engine: one(bpf, maps::QUEUE_ENGINE, queues)?,
             dirty: one(bpf, maps::DIRTY, slots.div_ceil(64))?,
             dirty_index: one(bpf, maps::DIRTY_INDEX, slots.div_ceil(4096))?,
+            tap_control: one(bpf, TAP_CONTROL, 1)?,
+            tx_tap: one(bpf, TX_TAP, TX_TAP_SLOTS * queues)?,
             queues,
             slots,
         })

@@ -9,6 +9,7 @@ mod attach;
 mod report;
 mod several;
 mod tap;
+mod tap_sent;
 
 use std::str::FromStr;
 
@@ -243,7 +244,7 @@ impl Monitor {
     /// # Errors
     /// Somebody reads it already.
     pub fn tap(&self) -> Result<TapReader> {
-        TapReader::of_program(self.program_id)
+        TapReader::of_program(self.program_id, self.report.ifindex)
     }
 }
 

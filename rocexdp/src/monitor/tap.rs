@@ -7,8 +7,11 @@ use aya::{
     maps::{Map, MapData, MapInfo, RingBuf},
     programs::loaded_programs,
 };
-use rocexdp_common::watch::tap::{OFF, TAP, TAP_BOOK, TAP_CONTROL, TapBook, TapControl, TapHead};
+use rocexdp_common::watch::tap::{
+    HEADERS, OFF, TAP, TAP_BOOK, TAP_CONTROL, TX_TAP, TapBook, TapControl, TapHead,
+};
 
+use super::tap_sent::Sent;
 use crate::maps::SharedArray;
 
 /// A frame from the tap.
@@ -25,6 +28,9 @@ pub struct TapReader {
     ring: RingBuf<MapData>,
     control: SharedArray<TapControl>,
     book: SharedArray<TapBook>,
+    /// What an endpoint's engine sends.
+    sent: Option<Sent>,
+    headers_only: bool,
     /// The book as it was at first.
     before: (u64, u64),
 }
@@ -36,11 +42,11 @@ impl std::fmt::Debug for TapReader {
 }
 
 impl TapReader {
-    /// The tap of the loaded program `id`, a monitor's or an endpoint's. It is off.
+    /// The tap of the loaded program `id`, a monitor's or an endpoint's, on interface `ifindex`. It is off.
     ///
     /// # Errors
     /// The program has gone or has no tap; somebody records there already; CAP_BPF or CAP_SYS_ADMIN is missing.
-    pub fn of_program(id: u32) -> Result<Self> {
+    pub fn of_program(id: u32, ifindex: u32) -> Result<Self> {
         let program = loaded_programs()
             .find_map(|p| match p {
                 Ok(p) if p.id() == id => Some(Ok(p)),
@@ -59,10 +65,17 @@ impl TapReader {
             bail!("somebody records there already: a tap has one reader");
         }
         let data = MapData::from_id(find(&found, TAP)?.id()).context("opening map TAP")?;
+        let sent = if found.iter().any(|(name, _)| name == TX_TAP) {
+            Some(Sent::new(share(&found, TX_TAP, false)?, ifindex))
+        } else {
+            None
+        };
         let mut reader = Self {
             ring: RingBuf::try_from(Map::RingBuf(data)).context("map TAP")?,
             control,
             book: share(&found, TAP_BOOK, false)?,
+            sent,
+            headers_only: true,
             before: (0, 0),
         };
         // What an earlier reader left.
@@ -72,7 +85,8 @@ impl TapReader {
     }
 
     /// Says what shall be recorded: `rocexdp_common::watch::tap::{OFF, HEADERS, WHOLE}`.
-    pub fn set_mode(&self, mode: u32) {
+    pub fn set_mode(&mut self, mode: u32) {
+        self.headers_only = mode == HEADERS;
         let control = TapControl {
             mode,
             ..TapControl::default()
@@ -80,23 +94,36 @@ impl TapReader {
         self.control.store(0, &control);
     }
 
-    /// Gives each record that is there to `take`, until it says that is enough.
+    /// Gives each record that is there to `take`, in order of time, until it says that is enough.
     pub fn drain(&mut self, mut take: impl FnMut(Record<'_>) -> bool) {
+        let headers_only = self.headers_only;
+        if let Some(sent) = &mut self.sent {
+            sent.read();
+        }
+        let earlier =
+            |sent: &mut Option<Sent>, before_ns, take: &mut dyn FnMut(Record<'_>) -> bool| {
+                sent.as_mut().is_none_or(|sent| {
+                    sent.give(before_ns, headers_only, &mut |head, data| {
+                        take(Record { head, data })
+                    })
+                })
+            };
         while let Some(item) = self.ring.next() {
-            if let Some(record) = parse(&item)
-                && !take(record)
-            {
+            let Some(record) = parse(&item) else { continue };
+            if !earlier(&mut self.sent, record.head.time_ns, &mut take) || !take(record) {
                 return;
             }
         }
+        earlier(&mut self.sent, u64::MAX, &mut take);
     }
 
     /// Records made, and frames lost because the ring was full, since this reader is there.
     pub fn book(&self) -> (u64, u64) {
         let (recorded, lost) = self.total();
+        let (sent, overwritten) = self.sent.as_ref().map_or((0, 0), Sent::book);
         (
-            recorded.saturating_sub(self.before.0),
-            lost.saturating_sub(self.before.1),
+            recorded.saturating_sub(self.before.0) + sent,
+            lost.saturating_sub(self.before.1) + overwritten,
         )
     }
 

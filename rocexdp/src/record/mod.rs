@@ -131,7 +131,7 @@ impl Recorder {
         let mode = if plan.payload { WHOLE } else { HEADERS };
         let sources = taps
             .into_iter()
-            .map(|(name, tap)| {
+            .map(|(name, mut tap)| {
                 tap.set_mode(mode);
                 Source {
                     name,
