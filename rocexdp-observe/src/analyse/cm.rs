@@ -190,6 +190,7 @@ impl Analyser {
             if let Some(half) = self.table.get_mut(id) {
                 let verdicts = crate::flow::Verdicts {
                     other_direction,
+                    untold_answers: false,
                     end: time,
                     last: false,
                 };

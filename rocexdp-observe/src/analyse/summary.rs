@@ -14,6 +14,9 @@ use crate::{
     flow::{Half, Verdicts, half::Events},
 };
 
+/// Directions looked through for answers that may belong to another.
+const UNTIED_LOOKED_AT: usize = 64;
+
 impl Analyser {
     /// Ends all streams and adds the summaries.
     pub(super) fn summarise(&mut self) {
@@ -25,6 +28,7 @@ impl Analyser {
             let other = peer.and_then(|peer| self.table.get(peer));
             let verdicts = Verdicts {
                 other_direction: other.is_some_and(|half| half.packets > 0),
+                untold_answers: other.is_none() && self.untold_answers(id),
                 end,
                 last: true,
             };
@@ -40,6 +44,18 @@ impl Analyser {
             }
         }
         self.capture();
+    }
+
+    /// Whether answers came back to an address that were tied to no requests.
+    fn untold_answers(&self, id: u32) -> bool {
+        let Some(half) = self.table.get(id) else {
+            return false;
+        };
+        let back = self.table.untied(&half.dst, &half.src);
+        back.iter()
+            .take(UNTIED_LOOKED_AT)
+            .filter_map(|id| self.table.get(*id))
+            .any(|other| other.answers() > 0)
     }
 
     fn one_by_one(&mut self, id: u32, place: Place) {
@@ -108,9 +124,8 @@ impl Analyser {
         if !matches!(half.transport, Transport::Rc | Transport::Xrc) || other_direction {
             return;
         }
-        let asks = half.requests.wants_answer > 0
-            && half.requests.answers == 0
-            && half.requests.again.packets == 0;
+        let asks =
+            half.requests.wants_answer > 0 && half.requests.answers == 0 && !half.requests.gave_up;
         let answers = half.answers() > 0;
         if half.packets == 0 || (!asks && !answers) {
             return;
@@ -129,7 +144,7 @@ impl Analyser {
             })
             .count();
         let time = half.times.0;
-        let frames: Vec<u64> = half.requests.first_frame().into_iter().collect();
+        let frames = [half.requests.first_frame().unwrap_or(half.first_frame)];
         let lacks = if asks { "answers" } else { "requests" };
         self.findings
             .add(Kind::OneDirection, place, time, 1, &frames, |_| {

@@ -98,6 +98,8 @@ kinds! {
     Malformed => "malformed" Warning,
     /// The capture missed packets that arrived.
     CaptureLoss => "capture_loss" Notice,
+    /// Missing in the capture, too near its end to say who lost it.
+    GapUndecided => "gap_undecided" Notice,
     /// One frame captured twice.
     DuplicateFrames => "duplicate_frames" Notice,
     /// One direction of a QP pair is not in the capture.

@@ -6,6 +6,7 @@
 use rocexdp_common::{ids::Psn, opcode::Position, track::read_psns};
 
 use super::{
+    episode::Cause,
     history::Sent,
     reads::Hole,
     requests::{AtomicAnswer, NakSeen, Requests, RnrRun, Seen},
@@ -215,6 +216,11 @@ impl Requests {
                 run.late_nak = true;
                 late = true;
             }
+            // The NAK is older than what was sent again for it, and known only now that the directions are tied.
+            if run.cause == Cause::Silence && run.start == a.psn && run.time > a.time {
+                run.cause = Cause::Nak(a.frame, a.time, false);
+                return;
+            }
         }
         self.nak.get_or_insert(NakSeen {
             psn: a.psn,
@@ -287,10 +293,15 @@ impl Requests {
         };
         let first = read.seen == 0;
         let distance = a.psn.diff(read.next);
-        if distance > 0 {
-            read.hole.get_or_insert(Hole {
+        if distance > 0
+            && let Some(hole) = &mut read.hole
+        {
+            hole.later = hole.later.saturating_add(distance.unsigned_abs());
+        } else if distance > 0 {
+            read.hole = Some(Hole {
                 from: read.next,
                 count: distance.unsigned_abs(),
+                later: 0,
                 frames: (
                     if read.last_frame == 0 {
                         read.frame
@@ -311,8 +322,15 @@ impl Requests {
             && !again
             && let Some(hole) = &mut read.hole
         {
-            hole.count = hole.count.saturating_sub(1);
-            if hole.count == 0 {
+            if a.psn.diff(hole.from) >= 0 && a.psn.diff(hole.from.add(hole.count)) < 0 {
+                hole.count -= 1;
+                if a.psn == hole.from {
+                    hole.from = hole.from.add(1);
+                }
+            } else {
+                hole.later = hole.later.saturating_sub(1);
+            }
+            if hole.count == 0 && hole.later == 0 {
                 read.hole = None;
             }
             self.reordered += 1;

@@ -78,7 +78,11 @@ impl Copies {
         let (psn, id) = self.last;
         self.last = (mark.psn.get(), mark.ip_id);
         if self.same_id < CONSTANT && psn != mark.psn.get() {
-            self.same_id = if id == mark.ip_id { self.same_id + 1 } else { 0 };
+            self.same_id = if id == mark.ip_id {
+                self.same_id + 1
+            } else {
+                0
+            };
         }
         if self.same_id >= CONSTANT {
             return 0;

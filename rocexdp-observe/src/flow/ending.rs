@@ -14,10 +14,15 @@ use crate::findings::{
     words::{Frames, Many, Psns, Span},
 };
 
+/// A requester whose packets were lost may take this long until it sends again (4.096 us * 2^18, the longest timer in common
+/// use).
+const UNDECIDED_NS: i64 = 1_100_000_000;
+
 impl Requests {
     /// A gap that nothing filled.
-    pub(super) fn gap_left_open(&mut self, gap: &Gap, out: &mut Findings, place: Place) {
-        if gap.filled > 0 {
+    pub(super) fn gap_left_open(&mut self, gap: &Gap, now: i64, out: &mut Findings, place: Place) {
+        // A NAK for it says that it was lost; that is told of the NAK.
+        if gap.filled > 0 || gap.nak.is_some() {
             return;
         }
         let lost = u64::from(gap.count());
@@ -29,6 +34,18 @@ impl Requests {
                     "{} lost at {} ({psns}, between frames {before} and {behind}): the message is not delivered, and nothing sends it again (or the capture missed them: an unreliable connection has no acknowledgements that would tell)",
                     packets(lost),
                     f.at(gap.time),
+                )
+            });
+            return;
+        }
+        let waited = now.saturating_sub(gap.time).max(0);
+        if gap.acked.is_none() && waited < UNDECIDED_NS {
+            out.add(Kind::GapUndecided, place, gap.time, lost, &[before, behind], |f| {
+                format!(
+                    "{} missing at {} ({psns}, between frames {before} and {behind}), and neither acknowledged nor sent again in the {} that are known after it: whether the network or the capture lost them can't be told",
+                    Many(lost, "packet"),
+                    f.at(gap.time),
+                    Span(waited.unsigned_abs()),
                 )
             });
             return;
@@ -64,7 +81,7 @@ impl Requests {
         let Some(hole) = read.hole.filter(|_| read.again == 0) else {
             return;
         };
-        let lost = u64::from(hole.count);
+        let lost = u64::from(hole.count) + u64::from(hole.later);
         out.add(
             Kind::CaptureLoss,
             place,
@@ -73,12 +90,16 @@ impl Requests {
             &[hole.frames.0, hole.frames.1],
             |f| {
                 format!(
-                    "{} missing at {} ({}, between frames {} and {}) and never asked for again: the requester had them, the capture missed them",
+                    "{} missing at {} ({}, between frames {} and {}{}) and never asked for again: the requester had them, the capture missed them",
                     Many(lost, "READ response packet"),
                     f.at(hole.time),
                     Psns(hole.from.get(), hole.count),
                     hole.frames.0,
-                    hole.frames.1
+                    hole.frames.1,
+                    match hole.later {
+                        0 => String::new(),
+                        n => format!(", and {n} later"),
+                    }
                 )
             },
         );
@@ -118,17 +139,13 @@ impl Requests {
         place: Place,
     ) {
         for run in std::mem::take(&mut self.pending) {
-            self.decide(&run, false, out, place);
+            self.decide(&run, None, out, place);
         }
         if let Some(run) = self.episode.take() {
-            self.decide(&run, true, out, place);
+            self.decide(&run, Some((now.max(verdicts.end), verdicts)), out, place);
         }
         for gap in std::mem::take(&mut self.gaps) {
-            // Sent a moment before the end: what would tell has not come yet.
-            let open = verdicts.last && gap.acked.is_none() && gap.nak.is_some();
-            if !open {
-                self.gap_left_open(&gap, out, place);
-            }
+            self.gap_left_open(&gap, now.max(verdicts.end), out, place);
         }
         let reads: Vec<Read> = self.reads.drain().collect();
         for read in reads {

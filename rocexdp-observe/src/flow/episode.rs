@@ -42,6 +42,8 @@ impl Gap {
 pub enum Cause {
     /// A PSN sequence error NAK: frame, time, and whether the missing packet had come late by then.
     Nak(u64, i64, bool),
+    /// The same, but the packet that it asked for is not among those sent again: frame of the NAK, and what it asked for.
+    NakMissed(u64, Psn),
     /// An RNR NAK.
     Rnr,
     /// A READ was asked for again and this response had been captured (frame).

@@ -228,6 +228,8 @@ pub struct Half {
     pub unmatched: Vec<Answer>,
     /// The connection that the communication manager made.
     pub connection: Option<Connection>,
+    /// Its first frame.
+    pub first_frame: u64,
     /// Packets, copies of frames not among them.
     pub packets: u64,
     /// Bytes of their frames on the wire.
@@ -283,6 +285,7 @@ impl Half {
             tie_attempts: 0,
             unmatched: Vec::new(),
             connection: None,
+            first_frame: 0,
             packets: 0,
             bytes: 0,
             times: (0, 0),
@@ -317,7 +320,7 @@ impl Half {
     #[inline]
     pub fn count(&mut self, frame: u64, time: i64, wire_len: u32, ecn: u8) {
         if self.packets == 0 {
-            self.times = (time, time);
+            (self.first_frame, self.times) = (frame, (time, time));
         }
         self.packets += 1;
         self.bytes += u64::from(wire_len);

@@ -18,6 +18,8 @@ pub struct Hole {
     pub from: Psn,
     /// How many.
     pub count: u32,
+    /// And in later holes of the same READ.
+    pub later: u32,
     /// Frames around it.
     pub frames: (u64, u64),
     /// When it was noticed.

@@ -21,6 +21,8 @@ use crate::findings::{Findings, Place};
 
 /// Gaps kept open.
 const MOST_GAPS: usize = 16;
+/// Packets behind the stream's head that a requester does not go back, if they were acknowledged.
+const ANEW: i32 = 1024;
 /// Runs that wait for their decision.
 const MOST_PENDING: usize = 8;
 
@@ -122,6 +124,10 @@ pub struct Requests {
     pub(super) rnr: Option<RnrRun>,
     pub(super) nak: Option<NakSeen>,
     pub(super) first_frame: Option<u64>,
+    /// First PSN of the stream.
+    pub(super) start: Option<Psn>,
+    /// A request was sent again until the requester gave up.
+    pub gave_up: bool,
     pub(super) last_frame: u64,
     pub(super) last_time: i64,
     pub(super) last_answer: Option<(u64, i64, Psn)>,
@@ -174,7 +180,7 @@ impl Requests {
         self.finish(now, verdicts, out, place);
         self.history.clear();
         self.responses.clear();
-        (self.next, self.unacked) = (None, None);
+        (self.next, self.unacked, self.start) = (None, None, None);
         (self.nak, self.rnr, self.last_answer) = (None, None, None);
         self.gaps.clear();
     }
@@ -234,11 +240,12 @@ impl Requests {
         }
         self.learn_from_next_request(r.psn);
         let mut distance = self.next.map_or(0, |next| r.psn.diff(next));
-        if distance.unsigned_abs() > RESTART {
+        if distance.unsigned_abs() > RESTART || self.began_anew(r, distance) {
             self.restarts += 1;
             self.close(r.time, Verdicts::default(), out, place);
             distance = 0;
         }
+        self.start.get_or_insert(r.psn);
         let seen = if distance >= 0 {
             self.fresh(r, distance.unsigned_abs(), out, place);
             Seen::Fresh
@@ -247,6 +254,16 @@ impl Requests {
         };
         (self.last_frame, self.last_time) = (r.frame, r.time);
         seen
+    }
+
+    /// A PSN before all that was ever seen, after a silence, though much from there on was acknowledged: no retransmission.
+    fn began_anew(&self, r: &Request, distance: i32) -> bool {
+        distance < -ANEW
+            && self.start.is_some_and(|start| r.psn.diff(start) < 0)
+            && self
+                .unacked
+                .is_some_and(|unacked| r.psn.diff(unacked) < -ANEW)
+            && r.time.saturating_sub(self.last_time) > SETTLE_NS
     }
 
     fn fresh(&mut self, r: &Request, distance: u32, out: &mut Findings, place: Place) {
@@ -344,7 +361,7 @@ impl Requests {
         self.missing += u64::from(count);
         if self.gaps.len() >= MOST_GAPS {
             let oldest = self.gaps.remove(0);
-            self.gap_left_open(&oldest, out, place);
+            self.gap_left_open(&oldest, r.time, out, place);
         }
         self.gaps.push(Gap {
             from: next,
@@ -476,6 +493,15 @@ impl Requests {
             self.nak = None;
             return Cause::Nak(nak.frame, nak.time, nak.late);
         }
+        if let Some(nak) = self.nak
+            && self
+                .gaps
+                .iter()
+                .any(|gap| gap.covers(nak.psn) && gap.filled == 0)
+        {
+            self.nak = None;
+            return Cause::NakMissed(nak.frame, nak.psn);
+        }
         if self.rnr.is_some_and(|run| run.psn == r.psn) {
             return Cause::Rnr;
         }
@@ -504,7 +530,7 @@ impl Requests {
     fn defer(&mut self, run: Episode, out: &mut Findings, place: Place) {
         if self.pending.len() >= MOST_PENDING {
             let oldest = self.pending.remove(0);
-            self.decide(&oldest, false, out, place);
+            self.decide(&oldest, None, out, place);
         }
         self.pending.push(run);
     }
@@ -517,7 +543,7 @@ impl Requests {
                 break;
             }
             let run = self.pending.remove(0);
-            self.decide(&run, false, out, place);
+            self.decide(&run, None, out, place);
         }
         while let Some(gap) = self.gaps.first() {
             let since = gap.acked.map_or(gap.time, |(_, time)| time);
@@ -526,7 +552,7 @@ impl Requests {
                 break;
             }
             let gap = self.gaps.remove(0);
-            self.gap_left_open(&gap, out, place);
+            self.gap_left_open(&gap, now, out, place);
         }
     }
 }

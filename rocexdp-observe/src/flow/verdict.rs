@@ -4,6 +4,8 @@
 //! point; two answers to two copies mean that both copies arrived; an answer that nobody asked for tells what the responder
 //! had. What remains is a loss that the capture did not see, of the request or of its answer.
 
+use rocexdp_common::ids::Psn;
+
 use super::{
     episode::{Cause, Episode},
     requests::Requests,
@@ -23,6 +25,8 @@ const LATE_NS: u64 = 1_000_000;
 pub struct Verdicts {
     /// Packets of the other direction were captured.
     pub other_direction: bool,
+    /// Answers from the other address are in the capture that no request was found for: some may be to this stream.
+    pub untold_answers: bool,
     /// The capture's last time.
     pub end: i64,
     /// The capture ends here: what is open stays open. (Otherwise: the stream began anew.)
@@ -45,9 +49,18 @@ fn since(from: i64, to: i64) -> Span {
 
 impl Requests {
     /// Decides about a run.
-    pub(super) fn decide(&mut self, run: &Episode, last: bool, out: &mut Findings, place: Place) {
+    ///
+    /// `ended`: when the stream ended and what is known then, if it did with this run.
+    pub(super) fn decide(
+        &mut self,
+        run: &Episode,
+        ended: Option<(i64, Verdicts)>,
+        out: &mut Findings,
+        place: Place,
+    ) {
         match run.cause {
             Cause::Rnr => {}
+            Cause::NakMissed(frame, psn) => self.lost_again(run, frame, psn, out, place),
             Cause::Nak(frame, time, late) => self.lost_by_nak(run, (frame, time), late, out, place),
             Cause::ReadCaptured(response) => {
                 self.read_response_lost(run, Some(response), 1, out, place);
@@ -59,8 +72,55 @@ impl Requests {
             Cause::Silence if run.filled > 0 && run.packets == 0 && run.silence < LATE_NS => {
                 self.came_late(run, out, place);
             }
-            Cause::Silence => self.lost_unseen(run, last, out, place),
+            Cause::Silence => self.lost_unseen(run, ended, out, place),
         }
+    }
+
+    /// Whether the requester has given up, or is about to. One direction alone, or packets sent again at once, do not tell.
+    fn gives_up(&self, run: &Episode, ended: Option<(i64, Verdicts)>) -> bool {
+        let Some((end, verdicts)) = ended else {
+            return false;
+        };
+        let heard = if verdicts.last {
+            !verdicts.untold_answers
+        } else {
+            self.answers > 0
+        };
+        let waited = end.saturating_sub(run.last_time).max(0).unsigned_abs();
+        // Without any answer the requester stays at its first packet; if it went on, this is one direction of a sound pair.
+        let stuck = if self.answers == 0 {
+            self.start == Some(run.start)
+        } else {
+            waited >= run.silence
+        };
+        run.recovered.is_none()
+            && run.filled == 0
+            && heard
+            && run.silence >= LATE_NS
+            && (run.rounds > 1 || stuck)
+    }
+
+    /// What a NAK asked for is missing in what was sent again for it.
+    fn lost_again(&mut self, run: &Episode, nak: u64, psn: Psn, out: &mut Findings, place: Place) {
+        self.count_filled(run);
+        let sent = run.packets + u64::from(run.filled);
+        let frames = [nak, run.frames.0, run.frames.1];
+        out.add(Kind::PacketLoss, place, run.time, 1, &frames, |f| {
+            let end = match run.recovered {
+                Some((frame, _)) => format!(
+                    "it arrived then (acknowledged in frame {frame}), the capture missed it"
+                ),
+                None => "lost before the capture point once more".to_owned(),
+            };
+            format!(
+                "{} (NAK, PSN sequence error, in frame {nak}) is missing again in what was sent again for it at {} ({}, {} from PSN {} on): {end}",
+                Psns(psn.get(), 1),
+                f.at(run.time),
+                Frames(run.frames.0, run.frames.1),
+                packets(sent),
+                run.start.get(),
+            )
+        });
     }
 
     fn count_filled(&mut self, run: &Episode) {
@@ -257,7 +317,13 @@ impl Requests {
     }
 
     /// Nothing was heard, and the requester sent again.
-    fn lost_unseen(&mut self, run: &Episode, last: bool, out: &mut Findings, place: Place) {
+    fn lost_unseen(
+        &mut self,
+        run: &Episode,
+        ended: Option<(i64, Verdicts)>,
+        out: &mut Findings,
+        place: Place,
+    ) {
         if run.second_answer.is_some() {
             self.unneeded(run, out, place);
             return;
@@ -265,7 +331,7 @@ impl Requests {
         self.count_filled(run);
         let request = run.original.map_or(run.frames.0, |o| o.0);
         let sent = run.packets + u64::from(run.filled);
-        if run.recovered.is_none() && last {
+        if self.gives_up(run, ended) {
             self.timeouts += u64::from(run.rounds);
             return self.gave_up(run, request, out, place);
         }
@@ -300,10 +366,9 @@ impl Requests {
                 ),
                 (None, _) if run.filled > 0 => lost_where(run, u64::from(run.filled), f),
                 (None, _) if run.recovered.is_none() => format!(
-                    "{} from {} on (frame {request}) were sent again at {}: whether they or their answers were lost can't be told, as no answer was captured",
+                    "{} from {} on (frame {request}): whether they or their answers were lost can't be told, as no answer to them is known",
                     Many(sent, "packet"),
                     Psns(run.start.get(), 1),
-                    f.at(run.time)
                 ),
                 (None, _) if run.read => format!(
                     "the READ request in frame {request} or all its responses were lost out of the capture's sight"
@@ -313,11 +378,19 @@ impl Requests {
                     Psns(run.start.get(), 1)
                 ),
             };
-            format!("{what}; {}", recovery(run, begin, sent))
+            let soon = if run.silence < LATE_NS {
+                "; too soon for a timer, so a NAK came that the capture does not have"
+            } else {
+                ""
+            };
+            format!("{what}; {}{soon}", recovery(run, begin, sent))
         });
     }
 
     fn count_timeout(&mut self, run: &Episode, out: &mut Findings, place: Place) {
+        if run.silence < LATE_NS {
+            return;
+        }
         self.timeouts += u64::from(run.rounds);
         if !self.reliable {
             return;
@@ -330,8 +403,13 @@ impl Requests {
             run.silence,
             &[request, run.frames.0],
             |f| {
+                let (first, up_to) = if run.rounds > 1 {
+                    (", first", "up to ")
+                } else {
+                    ("", "")
+                };
                 format!(
-                    "the requester's timer ran out {}: nothing passed for {} before {} (frame {}), and no NAK had come",
+                    "the requester's timer ran out {}{first}: nothing passed for {up_to}{} before {} (frame {}), and no NAK had come",
                     times(u64::from(run.rounds)),
                     Span(run.silence),
                     f.at(run.time),
@@ -341,7 +419,8 @@ impl Requests {
         );
     }
 
-    fn gave_up(&self, run: &Episode, request: u64, out: &mut Findings, place: Place) {
+    fn gave_up(&mut self, run: &Episode, request: u64, out: &mut Findings, place: Place) {
+        self.gave_up = true;
         let begin = run.original.map_or(run.time, |o| o.1);
         let frames = [request, run.frames.0, run.frames.1];
         out.add(
@@ -362,7 +441,7 @@ impl Requests {
         );
         if self.answers == 0 {
             out.add(Kind::NoAnswer, place, begin, 1, &frames, |_| {
-                "nothing came back from this QP in the whole capture, and the requester repeats itself: there is no such QP, it is in the error state, or everything to or from it is lost".to_owned()
+                "nothing came back from this QP in the whole capture, and the requester repeats itself: there is no such QP, it is in the error state, or everything to or from it is lost (or the capture has this direction only)".to_owned()
             });
         }
     }
