@@ -6,6 +6,7 @@
 //! not believed, as receivers do (unless none of its sender's is right).
 
 mod cm;
+mod expected;
 mod summary;
 pub mod table;
 mod tie;
@@ -339,6 +340,10 @@ impl Analyser {
         } else {
             Seen::Fresh
         };
+        let awaits = half.peer.is_none()
+            && half.requests.reliable
+            && (p.bth.ack_req || is_answered(operation))
+            && half.requests.awaits(p.bth.psn);
         if seen == Seen::Fresh {
             let length = reth.map_or(0, |(length, ..)| length);
             half.operations
@@ -349,6 +354,9 @@ impl Analyser {
             && peer.requests.path_mtu < mtu
         {
             peer.requests.learn_path_mtu(mtu);
+        }
+        if awaits {
+            self.table.await_answer(id, p.bth.psn);
         }
         if matches!(half_transport(&self.table, id), Some(Transport::Ud)) {
             if p.bth.dest_qpn == rocexdp_common::mad::GSI_QPN {
@@ -451,6 +459,17 @@ impl Analyser {
 
 fn half_transport(table: &Table, id: u32) -> Option<Transport> {
     table.get(id).map(|half: &Half| half.transport)
+}
+
+/// Operations with an answer of their own, asked for or not.
+const fn is_answered(operation: Operation) -> bool {
+    matches!(
+        operation,
+        Operation::ReadRequest
+            | Operation::CompareSwap
+            | Operation::FetchAdd
+            | Operation::AtomicWrite
+    )
 }
 
 /// Whether a payload of a First or Middle packet is a path MTU.

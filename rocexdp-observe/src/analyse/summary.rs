@@ -1,6 +1,9 @@
 //! Findings that only the whole capture can give: what is counted, not told one by one.
 
+use std::collections::HashMap;
+
 use rocexdp_common::{
+    ids::Gid,
     opcode::Transport,
     reason::{REASON_ALL, REASON_NAMES, Reason},
 };
@@ -14,13 +17,14 @@ use crate::{
     flow::{Half, Verdicts, half::Events},
 };
 
-/// Directions looked through for answers that may belong to another.
-const UNTIED_LOOKED_AT: usize = 64;
+/// Untied directions with answers and with requests, by source and destination.
+type Untied = HashMap<(Gid, Gid), (u64, u64)>;
 
 impl Analyser {
     /// Ends all streams and adds the summaries.
     pub(super) fn summarise(&mut self) {
         self.tie_the_lonely();
+        let untied = self.untied_sums();
         let end = self.totals.times.map_or(0, |(_, last)| last);
         let count = u32::try_from(self.table.all().len()).unwrap_or(u32::MAX);
         for id in 0..count {
@@ -28,7 +32,12 @@ impl Analyser {
             let other = peer.and_then(|peer| self.table.get(peer));
             let verdicts = Verdicts {
                 other_direction: other.is_some_and(|half| half.packets > 0),
-                untold_answers: other.is_none() && self.untold_answers(id),
+                untold_answers: other.is_none()
+                    && self.table.get(id).is_some_and(|half| {
+                        untied
+                            .get(&(half.dst, half.src))
+                            .is_some_and(|(answers, _)| *answers > 0)
+                    }),
                 end,
                 last: true,
             };
@@ -38,7 +47,7 @@ impl Analyser {
                     .finish(end, verdicts, &mut self.findings, place);
             }
             self.one_by_one(id, place);
-            self.direction(id, place, verdicts.other_direction);
+            self.direction(id, place, verdicts.other_direction, &untied);
             if peer.is_none_or(|peer| id < peer) {
                 self.congestion(id, peer);
             }
@@ -46,16 +55,18 @@ impl Analyser {
         self.capture();
     }
 
-    /// Whether answers came back to an address that were tied to no requests.
-    fn untold_answers(&self, id: u32) -> bool {
-        let Some(half) = self.table.get(id) else {
-            return false;
-        };
-        let back = self.table.untied(&half.dst, &half.src);
-        back.iter()
-            .take(UNTIED_LOOKED_AT)
-            .filter_map(|id| self.table.get(*id))
-            .any(|other| other.answers() > 0)
+    /// What untied directions between two addresses hold, one way: each pair of addresses is gone through once.
+    fn untied_sums(&self) -> Untied {
+        let mut sums = Untied::new();
+        for half in self.table.all() {
+            let told = matches!(half.transport, Transport::Ud | Transport::Rd);
+            if half.peer.is_none() && half.packets > 0 && !told {
+                let (answers, requests) = sums.entry((half.src, half.dst)).or_default();
+                *answers += u64::from(half.answers() > 0);
+                *requests += u64::from(half.requests.packets > 0);
+            }
+        }
+        sums
     }
 
     fn one_by_one(&mut self, id: u32, place: Place) {
@@ -117,7 +128,7 @@ impl Analyser {
         }
     }
 
-    fn direction(&mut self, id: u32, place: Place, other_direction: bool) {
+    fn direction(&mut self, id: u32, place: Place, other_direction: bool, untied: &Untied) {
         let Some(half) = self.table.get(id) else {
             return;
         };
@@ -130,19 +141,11 @@ impl Analyser {
         if half.packets == 0 || (!asks && !answers) {
             return;
         }
-        let back = self.table.untied(&half.dst, &half.src);
-        let candidates = back
-            .iter()
-            .filter_map(|id| self.table.get(*id))
-            .filter(|other| {
-                other.packets > 0
-                    && (if asks {
-                        other.answers() > 0
-                    } else {
-                        other.requests.packets > 0
-                    })
-            })
-            .count();
+        let back = untied.get(&(half.dst, half.src));
+        let candidates = back.map_or(
+            0,
+            |(answers, requests)| if asks { *answers } else { *requests },
+        );
         let time = half.times.0;
         let frames = [half.requests.first_frame().unwrap_or(half.first_frame)];
         let lacks = if asks { "answers" } else { "requests" };
@@ -151,7 +154,7 @@ impl Analyser {
                 if candidates > 0 {
                     return format!(
                         "the {lacks} that belong to these packets could not be told from those of {}: both directions stay apart",
-                        Many(candidates as u64, "other QP")
+                        Many(candidates, "other QP")
                     );
                 }
                 format!(

@@ -7,8 +7,12 @@ use std::{
     hash::{BuildHasherDefault, Hasher},
 };
 
-use rocexdp_common::{ids::Gid, opcode::Transport};
+use rocexdp_common::{
+    ids::{Gid, Psn},
+    opcode::Transport,
+};
 
+use super::expected::Expected;
 use crate::flow::Half;
 
 /// Addresses and QP of a direction; of UD and RD the sender's QP too, as each numbers its packets on its own.
@@ -78,6 +82,8 @@ impl Hasher for Fold {
 
 type Map<K, V> = HashMap<K, V, BuildHasherDefault<Fold>>;
 
+/// In no list.
+const NOWHERE: u32 = u32::MAX;
 /// Slots of the cache before the table.
 const CACHE: usize = 16;
 
@@ -88,6 +94,9 @@ pub struct Table {
     ids: Map<Key, u32>,
     /// Untied directions of reliable services from one address to another.
     untied: Map<(Gid, Gid), Vec<u32>>,
+    /// Where each direction stands in its list of untied ones.
+    places: Vec<u32>,
+    expected: Expected,
     cache: [Option<(Key, u32)>; CACHE],
 }
 
@@ -99,6 +108,8 @@ impl Table {
             halves: Vec::new(),
             ids: Map::default(),
             untied: Map::default(),
+            places: Vec::new(),
+            expected: Expected::new(),
             cache: [None; CACHE],
         }
     }
@@ -127,12 +138,15 @@ impl Table {
     fn insert(&mut self, key: &Key, transport: Transport) -> u32 {
         let id = u32::try_from(self.halves.len()).unwrap_or(u32::MAX);
         let mut half = Half::new(key.src, key.dst, key.dest_qpn, transport);
-        if matches!(transport, Transport::Ud | Transport::Rd) {
+        let told = matches!(transport, Transport::Ud | Transport::Rd);
+        if told {
             half.src_qpn = Some(key.src_qpn);
-        } else {
-            self.untied.entry((key.src, key.dst)).or_default().push(id);
         }
         self.halves.push(half);
+        self.places.push(NOWHERE);
+        if !told {
+            self.untied_again(id);
+        }
         self.ids.insert(*key, id);
         id
     }
@@ -178,11 +192,48 @@ impl Table {
             return;
         };
         if let Some(list) = self.untied.get_mut(&(half.src, half.dst)) {
-            list.retain(|other| *other != id);
+            let Some(place) = self.places.get_mut(id as usize) else {
+                return;
+            };
+            let at = std::mem::replace(place, NOWHERE) as usize;
+            if list.get(at) == Some(&id) {
+                list.swap_remove(at);
+                let moved = list
+                    .get(at)
+                    .and_then(|id| self.places.get_mut(*id as usize));
+                if let (Some(moved), Ok(at)) = (moved, u32::try_from(at)) {
+                    *moved = at;
+                }
+            }
             if list.is_empty() {
                 self.untied.remove(&(half.src, half.dst));
             }
         }
+    }
+
+    /// The direction is not tied, or no longer.
+    pub fn untied_again(&mut self, id: u32) {
+        let (Some(half), Some(place)) = (
+            self.halves.get(id as usize),
+            self.places.get_mut(id as usize),
+        ) else {
+            return;
+        };
+        if *place == NOWHERE {
+            let list = self.untied.entry((half.src, half.dst)).or_default();
+            *place = u32::try_from(list.len()).unwrap_or(NOWHERE);
+            list.push(id);
+        }
+    }
+
+    /// The direction sent a request that must be answered.
+    pub fn await_answer(&mut self, id: u32, psn: Psn) {
+        self.expected.add(&self.halves, id, psn);
+    }
+
+    /// Directions from `src` to `dst` that may await an answer at this PSN; none if they are too many.
+    pub fn awaiting(&mut self, src: &Gid, dst: &Gid, psn: Psn) -> &[u32] {
+        self.expected.at(&self.halves, src, dst, psn)
     }
 }
 

@@ -8,17 +8,17 @@ use super::{
     Analyser,
     table::{Key, Table},
 };
-use rocexdp_common::opcode::Transport;
+use rocexdp_common::opcode::{Position, Transport};
 
 use crate::findings::Place;
-use crate::flow::{Answer, Half, TiedBy, half::Connection};
+use crate::flow::{Answer, AnswerKind, Half, TiedBy, half::Connection};
 
 /// Answers that are compared each; later only one of [`RARELY`].
 const ALWAYS: u32 = 32;
 const RARELY: u32 = 64;
 /// Answers kept for when their requests' QP is known.
 const KEPT: usize = 16;
-/// Candidates looked at for one answer.
+/// Candidates looked at for one answer; of more nobody is told.
 const CANDIDATES: usize = 4096;
 
 impl Analyser {
@@ -30,17 +30,33 @@ impl Analyser {
             return None;
         }
         let (src, dst) = (half.src, half.dst);
-        let candidates = self.table.untied(&dst, &src).to_vec();
+        let candidates = match answer.kind {
+            AnswerKind::Ack
+            | AnswerKind::AtomicAck(_)
+            | AnswerKind::Response(Position::First | Position::Only) => {
+                self.table.awaiting(&dst, &src, answer.psn).to_vec()
+            }
+            // The READ's first response tells, not those in its midst.
+            AnswerKind::Response(_) => return None,
+            // What a NAK names need not have asked for an answer, or been captured. They are few.
+            _ if self.table.untied(&dst, &src).len() > CANDIDATES => return None,
+            _ => self.table.untied(&dst, &src).to_vec(),
+        };
         let mut found = None;
-        for candidate in candidates.into_iter().take(CANDIDATES) {
+        for candidate in candidates {
             if candidate == id {
                 continue;
             }
-            let fits = self
-                .table
-                .get_mut(candidate)
-                .is_some_and(|half: &mut Half| half.requests.could_answer(answer));
-            if fits && found.replace(candidate).is_some() {
+            let fits = self.table.get(candidate).is_some_and(|half: &Half| {
+                half.peer.is_none()
+                    && (half.src, half.dst) == (dst, src)
+                    && half.requests.could_answer(answer)
+            });
+            if fits
+                && found
+                    .replace(candidate)
+                    .is_some_and(|other| other != candidate)
+            {
                 return None;
             }
         }
@@ -151,6 +167,8 @@ pub(super) fn untie(table: &mut Table, id: u32) {
     let Some(peer) = table.get_mut(id).and_then(|half| half.peer.take()) else {
         return;
     };
+    table.untied_again(id);
+    table.untied_again(peer);
     if let Some(half) = table.get_mut(peer) {
         half.peer = None;
         half.tied_by = TiedBy::None;

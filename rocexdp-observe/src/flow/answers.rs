@@ -3,7 +3,11 @@
 //! An answer acknowledges everything before it; a NAK names the PSN that the responder expects (rxe_resp.c `acknowledge`,
 //! rxe_comp.c `check_ack`).
 
-use rocexdp_common::{ids::Psn, opcode::Position, track::read_psns};
+use rocexdp_common::{
+    ids::Psn,
+    opcode::{Opcode, Operation, Position},
+    track::read_psns,
+};
 
 use super::{
     episode::Cause,
@@ -63,15 +67,31 @@ fn rnr_timer_ns(code: u8) -> u64 {
 }
 
 impl Requests {
+    /// Whether a request with this PSN is remembered that must be answered, and was not yet.
+    #[must_use]
+    pub fn awaits(&self, psn: Psn) -> bool {
+        self.reads.begins_at(psn)
+            || self.history.get(psn).is_some_and(|sent| {
+                let atomic = matches!(
+                    Opcode(sent.opcode).decode(),
+                    Some((
+                        Operation::CompareSwap | Operation::FetchAdd | Operation::AtomicWrite,
+                        _
+                    ))
+                );
+                (sent.ack_req || atomic) && sent.acks == 0
+            })
+    }
+
     /// Whether an answer with this PSN can be to a request of this stream: the request is remembered, asked for an answer,
     /// and was not answered yet.
     #[must_use]
-    pub fn could_answer(&mut self, a: &Answer) -> bool {
+    pub fn could_answer(&self, a: &Answer) -> bool {
         if !self.reliable {
             return false;
         }
         match a.kind {
-            AnswerKind::Response(_) => self.reads.find(a.psn).is_some(),
+            AnswerKind::Response(_) => self.reads.begins_at(a.psn),
             AnswerKind::Ack => self
                 .history
                 .get(a.psn)
@@ -389,7 +409,7 @@ impl Requests {
             .filter(|(psn, ..)| a.psn.diff(*psn) >= 0 && a.psn.diff(*psn) < 1 << 15);
         out.add(kind, place, a.time, 1, &frames, |f| {
             let name = request.map_or("request", |sent| {
-                rocexdp_common::opcode::name(rocexdp_common::opcode::Opcode(sent.opcode))
+                rocexdp_common::opcode::name(Opcode(sent.opcode))
             });
             let which = frame.map_or_else(
                 || "(not remembered)".to_owned(),

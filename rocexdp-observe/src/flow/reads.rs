@@ -94,6 +94,15 @@ impl Reads {
         self.list.iter_mut().rev().find(|read| read.covers(psn))
     }
 
+    /// Whether a READ begins here, or was asked for again from here on, and no response from here on was seen.
+    #[must_use]
+    pub fn begins_at(&self, psn: Psn) -> bool {
+        self.list
+            .iter()
+            .rev()
+            .any(|read| (read.psn == psn && read.seen == 0) || (read.again > 0 && read.next == psn))
+    }
+
     /// The newest.
     pub fn last_mut(&mut self) -> Option<&mut Read> {
         self.list.back_mut()

@@ -440,15 +440,18 @@ impl Requests {
         if let Some(mut run) = self.episode.take() {
             let same = r.psn.diff(run.start) <= 0 && run.gap.is_none();
             let unanswered = run.recovered.is_none();
-            if same && unanswered && self.nak.is_none() {
+            if matches!(run.cause, Cause::NakMissed(..)) && unanswered {
+                self.decide(&run, None, out, place);
+            } else if same && unanswered && self.nak.is_none() {
                 // The same trouble again.
                 run.rounds += 1;
                 run.end = r.psn;
                 run.silence = run.silence.max(silence);
                 self.episode = Some(run);
                 return;
+            } else {
+                self.defer(run, out, place);
             }
-            self.defer(run, out, place);
         }
         let is_read = matches!(r.operation, Operation::ReadRequest);
         let atomic = matches!(r.operation, Operation::CompareSwap | Operation::FetchAdd);
