@@ -8,6 +8,7 @@
 #![feature(asm_experimental_arch)]
 
 mod endpoint;
+mod flows;
 mod frame;
 mod maps;
 mod tap;

@@ -28,7 +28,10 @@ use rocexdp_common::{
     watch::tap::{TX_TAP_SLOTS, TxTap},
 };
 
-use crate::tap::{self, XdpSource};
+use crate::{
+    flows,
+    tap::{self, XdpSource},
+};
 
 /// `BPF_F_MMAPABLE` of include/uapi/linux/bpf.h.
 const MMAPABLE: u32 = aya_ebpf::bindings::BPF_F_MMAPABLE;
@@ -209,21 +212,7 @@ impl Env for Maps {
 
     #[inline(always)]
     fn flow(&mut self, key: &FlowKey) -> Option<(&mut FlowState, bool)> {
-        let (entry, inserted) = match FLOWS.get_ptr_mut(key) {
-            Some(entry) => (entry, false),
-            None => {
-                static ZERO: FlowState = FlowState::ZERO;
-                // By reference: a copy would not fit the 512 B of a BPF program's stack.
-                #[expect(
-                    clippy::needless_borrows_for_generic_args,
-                    reason = "a copy overflows the stack"
-                )]
-                FLOWS.insert(key, &ZERO, 0).ok()?;
-                (FLOWS.get_ptr_mut(key)?, true)
-            }
-        };
-        // SAFETY: a map value; an LRU map does not free it, at worst it becomes another flow's.
-        Some((unsafe { &mut *entry }, inserted))
+        flows::entry(&FLOWS, key)
     }
 
     #[inline(always)]

@@ -7,6 +7,7 @@
 #![no_main]
 #![feature(asm_experimental_arch)]
 
+mod flows;
 mod frame;
 mod monitor_maps;
 mod skb;

@@ -26,6 +26,7 @@ use rocexdp_common::{
 };
 
 use crate::{
+    flows,
     skb::opaque,
     tap::{self, Source},
 };
@@ -249,21 +250,7 @@ impl<S: Source> WatchEnv for Maps<S> {
 
     #[inline(always)]
     fn flow(&mut self, key: &FlowKey) -> Option<(&mut FlowState, bool)> {
-        let (entry, inserted) = match FLOWS.get_ptr_mut(key) {
-            Some(entry) => (entry, false),
-            None => {
-                static ZERO: FlowState = FlowState::ZERO;
-                // By reference: a copy would not fit the 512 B of a BPF program's stack.
-                #[expect(
-                    clippy::needless_borrows_for_generic_args,
-                    reason = "a copy overflows the stack"
-                )]
-                FLOWS.insert(key, &ZERO, 0).ok()?;
-                (FLOWS.get_ptr_mut(key)?, true)
-            }
-        };
-        // SAFETY: a map value; an LRU map does not free it, at worst it becomes another flow's.
-        Some((unsafe { &mut *entry }, inserted))
+        flows::entry(&FLOWS, key)
     }
 
     #[inline(always)]

@@ -3,10 +3,12 @@
 use std::{path::PathBuf, time::Duration};
 
 use anyhow::{Context, bail};
+use clap::builder::PossibleValuesParser;
 
 use super::{block_on, qp::only_interface};
 use crate::{
     control::local::{self, Daemon, Reply, Request, WAIT},
+    events::KINDS,
     out,
 };
 
@@ -26,7 +28,7 @@ pub struct Args {
     #[arg(long, short)]
     follow: bool,
     /// Only events of these kinds, as `nak` or `pfc_storm`
-    #[arg(long, value_name = "KIND", value_delimiter = ',')]
+    #[arg(long, value_name = "KIND", value_delimiter = ',', value_parser = PossibleValuesParser::new(KINDS), hide_possible_values = true)]
     kind: Vec<String>,
     /// Print a line of JSON for each
     #[arg(long)]

@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use crate::{
     control::{settings::UsageError, units::Span},
-    maps::{MapsView, QpView},
+    maps::{Attachment, MapsView, QpView},
     net::Link,
     out,
     sys::clock,
@@ -83,14 +83,22 @@ impl Source {
     }
 }
 
-/// The one interface with our program, of this network namespace.
+/// The one interface with our program, XDP or TCX, of this network namespace.
 pub(super) fn only_interface() -> anyhow::Result<String> {
-    let links = Link::all()?;
-    let attached = links.into_iter().filter(|link| !link.xdp.is_empty());
-    let mut ours: Vec<_> = attached.map(|link| link.name).collect();
-    if ours.len() > 1 {
+    let mut ours = Vec::new();
+    let mut others = Vec::new();
+    for link in Link::all()? {
+        // What is on a VLAN device's parent is the parent's.
+        if link.vlan.is_none() && !Attachment::all(&link.name)?.is_empty() {
+            ours.push(link.name);
+        } else if !link.xdp.is_empty() {
+            others.push(link.name);
+        }
+    }
+    if ours.is_empty() {
         // A single one is taken as it is: what is wrong with it is the better message.
-        ours.retain(|name| MapsView::of_interface(name).is_ok());
+        ours = others;
+        ours.truncate(1);
     }
     match ours.as_slice() {
         [one] => Ok(one.clone()),

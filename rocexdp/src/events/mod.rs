@@ -32,6 +32,36 @@ use crate::{
 /// Version of [`Event`]'s JSON: goes up when a key is removed or means something else.
 pub const VERSION: u32 = 1;
 
+/// All kinds of events.
+pub const KINDS: [&str; 26] = [
+    "nak",
+    "rnr_nak",
+    "unknown_qpn",
+    "policy_drop",
+    "malformed",
+    "bad_cnp",
+    "unknown",
+    "retry_exceeded",
+    "rnr_retry_exceeded",
+    "qp_error",
+    "established",
+    "device",
+    "refused",
+    "link_up",
+    "link_down",
+    "link_gone",
+    "mtu",
+    "address_gone",
+    "address_new",
+    "neighbour_moved",
+    "unreachable",
+    "network",
+    "pfc_storm",
+    "pfc_storm_suspected",
+    "pfc_storm_over",
+    "events_lost",
+];
+
 /// Who noticed it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -59,10 +89,7 @@ pub struct Event {
     pub iface: String,
     /// Who noticed it.
     pub origin: Origin,
-    /// What: `nak`, `rnr_nak`, `unknown_qpn`, `policy_drop`, `malformed`, `bad_cnp`, `retry_exceeded`,
-    /// `rnr_retry_exceeded`, `qp_error`, `established`, `device`, `refused`, `link_up`, `link_down`, `link_gone`, `mtu`,
-    /// `address_gone`, `address_new`, `neighbour_moved`, `unreachable`, `network`, `pfc_storm`, `pfc_storm_suspected`,
-    /// `pfc_storm_over`, `events_lost`.
+    /// What: one of [`KINDS`].
     pub kind: String,
     /// Our QP.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -119,6 +146,7 @@ impl Clocks {
 
 impl Event {
     fn new(iface: &str, origin: Origin, kind: &str, text: String) -> Self {
+        debug_assert!(KINDS.contains(&kind), "{kind} is missing from KINDS");
         Self {
             version: VERSION,
             time_ns: Clocks::now().real_ns,
@@ -337,6 +365,13 @@ mod tests {
             Event::of_packet("eth0", &odd, Clocks::now()).kind,
             "unknown"
         );
+    }
+
+    #[test]
+    fn every_kind_that_the_program_raises_has_its_name() {
+        for name in maps::EVENT_NAMES {
+            assert!(KINDS.contains(&name), "{name}");
+        }
     }
 
     #[test]

@@ -71,7 +71,11 @@ pub async fn feed(iface: String, program: u32, hub: Hub) -> Result<()> {
             next_count += COUNT;
             let now = held_back(&maps);
             if now != told {
-                hub.tell(Event::of_loss(&iface, now.0 - told.0, now.1 - told.1));
+                hub.tell(Event::of_loss(
+                    &iface,
+                    now.0.saturating_sub(told.0),
+                    now.1.saturating_sub(told.1),
+                ));
                 told = now;
             }
         }
