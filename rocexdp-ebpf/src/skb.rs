@@ -15,7 +15,7 @@ use crate::tap::Source;
 const MAX_DIRECT: usize = 0x1fff;
 
 /// All bits that an offset can have. Masked by it, an offset keeps its value, and the verifier forgets that it is at least
-/// what an earlier load found. Before kernel 6.4 that matters: where such an offset is compared as `8192 > offset`, the
+/// what an earlier load found. On kernel 6.1 that matters: where such an offset is compared as `8192 > offset`, the
 /// form in which the compiler has it, the verifier does not see that a branch can't be taken (kernel/bpf/verifier.c,
 /// `is_branch_taken`), walks it with a lower bound above the upper one, and refuses the access.
 pub const ANY_OFFSET: usize = 0x7fff_ffff;

@@ -151,7 +151,7 @@ fn fill<S: Source, const N: usize>(source: &S, wire_len: u32, captured: u32) -> 
 
 /// From 1 to `N`, in one register that the compiler does not look into.
 ///
-/// The helpers take no length of 0, and before kernel 6.8 the verifier learns nothing from `len != 0`
+/// The helpers take no length of 0, and the verifier of kernel 6.1 learns nothing from `len != 0`
 /// (kernel/bpf/verifier.c, `reg_set_min_max`): so it is the length less 1 whose bound is checked.
 #[inline(always)]
 fn bounded<const N: usize>(len: u32) -> u32 {
