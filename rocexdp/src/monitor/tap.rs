@@ -1,6 +1,9 @@
 //! The tap's reading side: records out of the ring buffer, switched on and off by a word in shared memory.
+//!
+//! It has one reader, who holds a lock file for as long: the word stays as it was when a reader is killed, so it tells
+//! nothing of whether somebody reads. Readers that see different `/run` (containers) do not see each other's locks.
 
-use std::os::fd::AsFd as _;
+use std::{os::fd::AsFd as _, path::Path};
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use aya::{
@@ -12,7 +15,13 @@ use rocexdp_common::watch::tap::{
 };
 
 use super::tap_sent::Sent;
-use crate::maps::SharedArray;
+use crate::{
+    maps::SharedArray,
+    sys::lock_file::{LockFile, Taken},
+};
+
+/// Where the locks are, one for each program's tap.
+const LOCKS: &str = "/run/rocexdp";
 
 /// A frame from the tap.
 #[derive(Clone, Copy, Debug)]
@@ -33,6 +42,8 @@ pub struct TapReader {
     headers_only: bool,
     /// The book as it was at first.
     before: (u64, u64),
+    // The last to be dropped: the tap is off then.
+    _lock: LockFile,
 }
 
 impl std::fmt::Debug for TapReader {
@@ -47,6 +58,7 @@ impl TapReader {
     /// # Errors
     /// The program has gone or has no tap; somebody records there already; CAP_BPF or CAP_SYS_ADMIN is missing.
     pub fn of_program(id: u32, ifindex: u32) -> Result<Self> {
+        let lock = lock(id)?;
         let program = loaded_programs()
             .find_map(|p| match p {
                 Ok(p) if p.id() == id => Some(Ok(p)),
@@ -61,9 +73,6 @@ impl TapReader {
             found.push((info.name_as_str().unwrap_or_default().to_owned(), info));
         }
         let control: SharedArray<TapControl> = share(&found, TAP_CONTROL, true)?;
-        if control.load(0).is_some_and(|c| c.mode != OFF) {
-            bail!("somebody records there already: a tap has one reader");
-        }
         let data = MapData::from_id(find(&found, TAP)?.id()).context("opening map TAP")?;
         let sent = if found.iter().any(|(name, _)| name == TX_TAP) {
             Some(Sent::new(share(&found, TX_TAP, false)?, ifindex))
@@ -77,8 +86,10 @@ impl TapReader {
             sent,
             headers_only: true,
             before: (0, 0),
+            _lock: lock,
         };
-        // What an earlier reader left.
+        // An earlier reader that was killed left it on, and what it had not read.
+        reader.set_mode(OFF);
         while reader.ring.next().is_some() {}
         reader.before = reader.total();
         Ok(reader)
@@ -140,6 +151,20 @@ impl Drop for TapReader {
     fn drop(&mut self) {
         self.set_mode(OFF);
     }
+}
+
+fn lock(program: u32) -> Result<LockFile> {
+    let path = Path::new(LOCKS).join(format!("tap-{program}.lock"));
+    let taken = LockFile::take(&path).with_context(|| format!("lock file {}", path.display()))?;
+    taken.map_err(|taken| match taken {
+        Taken::By(pid) => anyhow!(
+            "process {pid} records there already (program {program}): a tap has one reader; stop that process first"
+        ),
+        Taken::Unknown => anyhow!(
+            "somebody records there already (program {program}): a tap has one reader; stop it first (fuser {} names it)",
+            path.display()
+        ),
+    })
 }
 
 fn parse(item: &[u8]) -> Option<Record<'_>> {

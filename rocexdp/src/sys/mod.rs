@@ -5,5 +5,6 @@ pub mod bpf;
 pub mod bpf_batch;
 pub mod clock;
 pub mod ethtool;
+pub mod lock_file;
 pub mod netns;
 pub mod promiscuous;
