@@ -258,3 +258,53 @@ fn captures_of_other_traffic_are_told_as_such_and_a_cut_one_is_compared() {
     let error = merge(&paths[0], "nothing.pcap".as_ref(), |_| {}).unwrap_err();
     assert!(error.to_string().contains("nothing.pcap"), "{error}");
 }
+
+/// Frames of a small pcap file, and the file without one of them.
+fn without(capture: &[u8], lost: usize) -> Vec<u8> {
+    let (head, mut rest) = capture.split_at(24);
+    let mut out = head.to_vec();
+    let mut number = 0;
+    while rest.len() >= 16 {
+        number += 1;
+        let len = u32::from_le_bytes(rest[8..12].try_into().unwrap()) as usize;
+        let (record, behind) = rest.split_at(16 + len);
+        if number != lost {
+            out.extend_from_slice(record);
+        }
+        rest = behind;
+    }
+    out
+}
+
+#[test]
+fn a_loss_within_a_moment_of_the_recordings_beginning_is_a_loss() {
+    // All ten packets pass within 7 ms, the lost one 60 us after the first.
+    let whole = PathBuf::from(concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../tests/captures/rc-loss-write-middle.pcap"
+    ));
+    let dir = tempfile::tempdir().unwrap();
+    let second = dir.path().join("b.pcap");
+    let bytes = std::fs::read(&whole).unwrap();
+    std::fs::write(&second, without(&bytes, 3)).unwrap();
+    let report = merge(&whole, &second, |_| {}).unwrap();
+    assert_eq!(report.directions[0].lost_between, Some(1));
+    assert_eq!(report.directions[0].outside, 0);
+    assert_eq!(report.losses.len(), 1);
+    assert_eq!(report.losses[0].place, Place::Between);
+    assert_eq!(report.losses[0].frame_a, Some(3));
+    // Before the second tap recorded anything, and after it, nothing is lost.
+    for edge in [1, 10] {
+        std::fs::write(&second, without(&bytes, edge)).unwrap();
+        let report = merge(&whole, &second, |_| {}).unwrap();
+        // But for the one that both taps saw, and a NAK names.
+        let places: Vec<Place> = report.losses.iter().map(|loss| loss.place).collect();
+        assert_eq!(places, [Place::Behind], "{edge}");
+        assert_eq!(report.directions.iter().map(|d| d.outside).sum::<u64>(), 1);
+        let said = report.sentences().join("\n");
+        assert!(
+            said.contains("1 packet was seen by one tap alone"),
+            "{said}"
+        );
+    }
+}

@@ -32,6 +32,8 @@ const WAITING_MOST: usize = 1 << 21;
 const LISTED_MOST: usize = 1000;
 /// Where a recording begins or ends, so much is not counted as missing, nor less than the longest delay seen.
 const EDGE_NS: i64 = 100_000;
+/// Packets of a direction near an edge that wait for a later one of it that both taps saw.
+const UNSURE_MOST: usize = 4096;
 
 /// What a capture of the two failed with.
 #[derive(Debug, thiserror::Error)]
@@ -51,6 +53,13 @@ struct Waiting {
     role: Role,
     a: Option<(u64, i64)>,
     b: Option<(u64, i64)>,
+}
+
+/// A packet that one tap saw near the edge of the other's recording, with what is told if that was recording.
+pub(super) struct Unsure {
+    /// By the clock of the tap that saw it.
+    time: i64,
+    told: Told,
 }
 
 /// A loss before the order of the taps is known.
@@ -296,6 +305,7 @@ impl Merge {
         let seen = match (packet.a, packet.b) {
             (Some((_, a)), Some((_, b))) => {
                 stream.both += 1;
+                let between = stream.sure(a, b);
                 let difference = b.saturating_sub(a);
                 let Self { fine, streams, .. } = self;
                 let hosts = |d: u32| directions.list.get(d as usize).map(|d| (d.0, d.1));
@@ -304,10 +314,23 @@ impl Merge {
                         stream.delay(ns);
                     }
                 });
+                for told in between {
+                    self.list(told);
+                }
                 Seen::Both
             }
             _ if !recording => {
                 stream.outside += 1;
+                let (place, seen) = match packet.a {
+                    Some(_) => (Untold::OnlyA, packet.a),
+                    None => (Untold::OnlyB, packet.b),
+                };
+                if let Some((_, time)) = seen
+                    && stream.unsure.len() < UNSURE_MOST
+                {
+                    let told = told(packet, packet.key.direction, place);
+                    stream.unsure.push(Unsure { time, told });
+                }
                 Seen::One
             }
             (Some(_), None) => {
@@ -391,17 +414,25 @@ impl Merge {
         if place == Untold::Elsewhere(Elsewhere::Overtaken) {
             return;
         }
+        self.list(told(packet, direction, place));
+    }
+
+    fn list(&mut self, told: Told) {
         if self.told.len() >= LISTED_MOST {
             self.not_listed += 1;
             return;
         }
-        self.told.push(Told {
-            direction,
-            place,
-            psn: packet.key.psn.get(),
-            opcode: packet.key.opcode,
-            time: packet.time,
-            frames: (packet.a.map(|a| a.0), packet.b.map(|b| b.0)),
-        });
+        self.told.push(told);
+    }
+}
+
+fn told(packet: &Waiting, direction: u32, place: Untold) -> Told {
+    Told {
+        direction,
+        place,
+        psn: packet.key.psn.get(),
+        opcode: packet.key.opcode,
+        time: packet.time,
+        frames: (packet.a.map(|a| a.0), packet.b.map(|b| b.0)),
     }
 }

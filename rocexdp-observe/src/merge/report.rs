@@ -262,7 +262,7 @@ fn losses(d: &Direction) -> u64 {
     d.only_a + d.only_b + d.lost_before + d.lost_behind + d.lost_behind_or_answer
 }
 
-pub(super) fn build(merge: Merge, directions: &Directions, taps: &(Tap, Tap)) -> MergeReport {
+pub(super) fn build(mut merge: Merge, directions: &Directions, taps: &(Tap, Tap)) -> MergeReport {
     let mut list: Vec<_> = merge
         .streams
         .iter()
@@ -278,6 +278,7 @@ pub(super) fn build(merge: Merge, directions: &Directions, taps: &(Tap, Tap)) ->
         }
     }
     let directions: Vec<_> = list.into_iter().map(|(_, d)| d).collect();
+    merge.told.sort_by_key(|told| told.time);
     let start = merge.bounds.0.0;
     let losses = merge
         .told

@@ -5,6 +5,7 @@
 
 use rocexdp_common::ids::Psn;
 
+use super::{Told, Unsure, Untold};
 use crate::flow::delays::Delays;
 
 const REMEMBERED: usize = 1024;
@@ -60,6 +61,10 @@ pub(super) struct Stream {
     pub only_b: u64,
     /// While the other tap was not recording.
     pub outside: u64,
+    /// Of those the ones that a later packet may tell of.
+    pub unsure: Vec<Unsure>,
+    /// When the first packet that both saw passed each tap, by its clock.
+    first_both: Option<(i64, i64)>,
     pub before: u64,
     pub behind: u64,
     pub behind_or_answer: u64,
@@ -90,6 +95,29 @@ impl Stream {
         let ns = ns.unsigned_abs();
         self.least_delay = Some(self.least_delay.map_or(ns, |least| least.min(ns)));
         self.delays.push(ns);
+    }
+
+    /// Takes a packet that both saw, A then and B then. What one tap alone saw between the first such and this one passed
+    /// while both were recording: it is returned, and counted as seen by that tap alone.
+    pub(super) fn sure(&mut self, a: i64, b: i64) -> Vec<Told> {
+        let (first_a, first_b) = *self.first_both.get_or_insert((a, b));
+        let mut between = Vec::new();
+        let mut open = Vec::new();
+        for unsure in self.unsure.drain(..) {
+            let (first, last, only) = match unsure.told.place {
+                Untold::OnlyA => (first_a, a, &mut self.only_a),
+                _ => (first_b, b, &mut self.only_b),
+            };
+            if unsure.time > last {
+                open.push(unsure);
+            } else if unsure.time > first {
+                *only += 1;
+                self.outside -= 1;
+                between.push(unsure.told);
+            }
+        }
+        self.unsure = open;
+        between
     }
 
     fn entry(&mut self, psn: Psn) -> Option<&mut Entry> {

@@ -71,6 +71,13 @@ impl MergeReport {
                 "no packet was lost between the taps or, as far as they tell, elsewhere".into(),
             );
         }
+        let outside: u64 = seen.iter().map(|d| d.outside).sum();
+        if outside != 0 {
+            said.push(format!(
+                "{} seen by one tap alone, before the other's recording began or after it ended as far as can be told: not counted as lost",
+                were(outside)
+            ));
+        }
         said.extend(self.notes.iter().cloned());
         said
     }
