@@ -81,6 +81,19 @@ fn alike_is_alike() {
 }
 
 #[test]
+fn beside_an_empty_capture_nothing_is_called_unchanged() {
+    let empty = Analyser::new(Options::default()).finish();
+    let full = report(&GOOD);
+    for (now, good) in [(&full, &empty), (&empty, &full)] {
+        let diff = diff(now, good);
+        assert!(!diff.comparable);
+        let said = diff.to_string();
+        assert!(said.contains("What got worse can't be told."), "{said}");
+        assert!(!said.contains("Nothing got"), "{said}");
+    }
+}
+
+#[test]
 fn loss_congestion_and_delay_are_told_in_words_and_the_other_way_round_as_better() {
     let good = report(&GOOD);
     let bad = report(&Work {

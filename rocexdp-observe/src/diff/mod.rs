@@ -52,6 +52,8 @@ pub struct Change {
 pub struct Diff {
     /// Version of this JSON.
     pub version: u32,
+    /// Both captures have packets of QP pairs; otherwise that nothing changed says nothing.
+    pub comparable: bool,
     /// What got worse, most serious first.
     pub worse: Vec<Change>,
     /// What got better.
@@ -232,6 +234,7 @@ pub fn diff(now: &Report, good: &Report) -> Diff {
     }
     Diff {
         version: VERSION,
+        comparable: all_now.packets > 0.0 && all_good.packets > 0.0,
         worse: in_order(changes.worse),
         better: in_order(changes.better),
         notes,

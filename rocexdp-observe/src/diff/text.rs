@@ -57,6 +57,10 @@ impl fmt::Display for Diff {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let lists = [("worse", &self.worse), ("better", &self.better)];
         for (name, list) in lists {
+            if list.is_empty() && !self.comparable {
+                writeln!(f, "What got {name} can't be told.")?;
+                continue;
+            }
             if list.is_empty() {
                 writeln!(f, "Nothing got {name}.")?;
                 continue;
