@@ -190,16 +190,29 @@ pub struct ExprError {
     what: String,
 }
 
+/// Characters shown before and behind where an expression is wrong.
+const SHOWN: usize = 160;
+
 impl fmt::Display for ExprError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let before = self.text.get(..self.at).unwrap_or_default();
+        let (before, behind) = self.text.split_at_checked(self.at).unwrap_or_default();
         let column = before.chars().count();
+        // Of a long one the part around it.
+        let skipped = column.saturating_sub(SHOWN);
+        let head: String = before.chars().skip(skipped).collect();
+        let tail: String = behind.chars().take(SHOWN).collect();
+        let cut = if skipped > 0 { "... " } else { "" };
+        let indent = cut.len() + column - skipped;
         write!(
             f,
-            "column {}: {}\n  {}\n  {:column$}^",
+            "column {}: {}\n  {cut}{head}{tail}{}\n  {:indent$}^",
             column + 1,
             self.what,
-            self.text,
+            if tail.len() < behind.len() {
+                " ..."
+            } else {
+                ""
+            },
             ""
         )
     }
@@ -209,17 +222,24 @@ impl std::error::Error for ExprError {}
 
 /// Nested parentheses and negations that are followed.
 const DEPTH: usize = 32;
+/// Events and comparisons of an expression: a chain of them is a tree of that depth, and each packet is judged by all.
+const MOST_TERMS: usize = 256;
 
 struct Parser<'a> {
     text: &'a str,
     at: usize,
+    terms: usize,
 }
 
 impl std::str::FromStr for Expr {
     type Err = ExprError;
 
     fn from_str(text: &str) -> Result<Self, ExprError> {
-        let mut parser = Parser { text, at: 0 };
+        let mut parser = Parser {
+            text,
+            at: 0,
+            terms: 0,
+        };
         let root = parser.expression(0)?;
         if parser.peek().is_some() {
             return Err(parser.error("expected | or & or the end"));
@@ -303,6 +323,12 @@ impl<'a> Parser<'a> {
             return Ok(inner);
         }
         self.peek();
+        self.terms += 1;
+        if self.terms > MOST_TERMS {
+            return Err(self.error(format!(
+                "an expression has at most {MOST_TERMS} events and comparisons"
+            )));
+        }
         let start = self.at;
         let name = self.word();
         let wrong = |what: String| ExprError {
@@ -442,6 +468,18 @@ mod tests {
             assert!(error.contains(what), "{text}: {error}");
             let caret = error.lines().last().unwrap();
             assert_eq!(caret.len(), column + 2, "{error}");
+        }
+        let most = vec!["nak"; MOST_TERMS].join("|");
+        assert!(most.parse::<Expr>().is_ok());
+        for more in ["|", "&"] {
+            let many = vec!["nak"; 30_000].join(more);
+            let error = many.parse::<Expr>().unwrap_err();
+            assert!(error.what.contains("at most 256"), "{}", error.what);
+            let shown = error.to_string();
+            assert!(shown.len() < 600, "{shown}");
+            let lines: Vec<&str> = shown.lines().collect();
+            let marked = lines[1].get(lines[2].len() - 1..).unwrap();
+            assert!(marked.starts_with("nak|") || marked.starts_with("nak&"));
         }
         let deep = format!("{}nak", "(".repeat(100_000));
         assert!(

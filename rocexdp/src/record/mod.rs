@@ -12,7 +12,7 @@ mod write;
 
 use std::{collections::VecDeque, fs, path::PathBuf, time::Duration};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, anyhow, bail};
 use rocexdp_common::watch::tap::{HEADERS, WHOLE};
 
 use crate::monitor::TapReader;
@@ -20,10 +20,12 @@ use expr::Expr;
 use facts::{Moment, Rates, Told};
 use ring::Ring;
 pub use write::Written;
-use write::{MOST_COMMENTS, Span, Trigger};
+use write::{MOST_COMMENTS, Span, Trigger, Writing};
 
 /// How long after the end of a span packets may still come out of the taps, ns.
 const LATE_NS: u64 = 50_000_000;
+/// Packets that are written in one turn, a few ms of work: the taps wait meanwhile.
+const PIECE: usize = 8192;
 /// Files that are waited for at a time.
 const MOST_SPANS: usize = 64;
 /// Smallest ring of an interface: some hundred packets.
@@ -76,7 +78,10 @@ pub enum News {
 
 struct Source {
     name: String,
-    tap: TapReader,
+    /// `None`: nothing comes now.
+    tap: Option<TapReader>,
+    /// What its earlier taps lost.
+    lost: u64,
     ring: Ring,
     rates: Rates,
     /// Whether the expression held for the last packet.
@@ -89,6 +94,7 @@ pub struct Recorder {
     sources: Vec<Source>,
     /// Spans whose time is not over, in order.
     spans: VecDeque<Span>,
+    writing: Option<Writing>,
     files: VecDeque<PathBuf>,
     tally: Tally,
 }
@@ -103,11 +109,12 @@ impl std::fmt::Debug for Recorder {
 }
 
 impl Recorder {
-    /// Starts recording from the taps of these interfaces.
+    /// A recorder of so many interfaces, none of which has its tap yet ([`Self::attach`]). Its memory is taken here.
     ///
     /// # Errors
-    /// The expression needs whole packets and they are not asked for; the ring is too small; the directory can't be used.
-    pub fn start(plan: Plan, taps: Vec<(String, TapReader)>) -> Result<Self> {
+    /// The expression needs whole packets and they are not asked for; the ring is too small, or larger than the memory there
+    /// is; the directory can't be used.
+    pub fn new(plan: Plan, names: Vec<String>) -> Result<Self> {
         if plan.on.needs_payload() && !plan.payload {
             bail!(
                 "--on {}: a wrong ICRC shows in whole packets only: add --payload",
@@ -117,59 +124,100 @@ impl Recorder {
         if plan.max_files == 0 {
             bail!("no file may be kept: use a number of at least 1");
         }
-        let share = plan.ring_bytes / taps.len().max(1) as u64;
+        let share = plan.ring_bytes / names.len().max(1) as u64;
         if share < LEAST_RING {
             bail!(
                 "a ring of {} B for {} interface(s) is too small: use at least {LEAST_RING} B for each",
                 plan.ring_bytes,
-                taps.len()
+                names.len()
             );
         }
-        let bytes = usize::try_from(share).context("the ring is larger than memory can be")?;
+        let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+        let (asked, there) = (plan.ring_bytes, memory_available());
+        let too_large = || match there {
+            Some(there) => format!(
+                "--ring: {:.0} MiB are more than this machine has: {:.0} MiB of memory are available; use less",
+                mib(asked),
+                mib(there)
+            ),
+            None => format!(
+                "--ring: {:.0} MiB are more than this process can have; use less",
+                mib(asked)
+            ),
+        };
+        // Asked first: many systems promise more memory than there is and end a process that uses it.
+        if there.is_some_and(|there| asked > there) {
+            bail!(too_large());
+        }
         fs::create_dir_all(&plan.out_dir)
             .with_context(|| format!("making the directory {}", plan.out_dir.display()))?;
-        let mode = if plan.payload { WHOLE } else { HEADERS };
-        let sources = taps
-            .into_iter()
-            .map(|(name, mut tap)| {
-                tap.set_mode(mode);
-                Source {
-                    name,
-                    tap,
-                    ring: Ring::new(bytes),
-                    rates: Rates::default(),
-                    held: false,
-                }
-            })
-            .collect();
+        let bytes = usize::try_from(share).map_err(|_| anyhow!(too_large()))?;
+        let mut sources = Vec::new();
+        for name in names {
+            sources.push(Source {
+                name,
+                tap: None,
+                lost: 0,
+                ring: Ring::new(bytes).map_err(|_| anyhow!(too_large()))?,
+                rates: Rates::default(),
+                held: false,
+            });
+        }
         Ok(Self {
             plan,
             sources,
             spans: VecDeque::new(),
+            writing: None,
             files: VecDeque::new(),
             tally: Tally::default(),
         })
     }
 
-    /// Takes what the taps have, and writes a file whose time is over. To be called some hundred times a second.
+    /// From now on the interface with this index records from `tap`. What it recorded before stays.
+    pub fn attach(&mut self, index: usize, mut tap: TapReader) {
+        if let Some(source) = self.sources.get_mut(index) {
+            tap.set_mode(if self.plan.payload { WHOLE } else { HEADERS });
+            if let Some(old) = source.tap.replace(tap) {
+                source.lost += old.book().1;
+            }
+        }
+    }
+
+    /// The interface with this index has gone: what its tap still has is taken, and nothing more until another is attached.
+    pub fn detach(&mut self, index: usize) -> Vec<News> {
+        let mut news = Vec::new();
+        self.take(index, &mut news);
+        if let Some(source) = self.sources.get_mut(index)
+            && let Some(old) = source.tap.take()
+        {
+            source.lost += old.book().1;
+        }
+        news
+    }
+
+    /// Takes what the taps have, and writes a piece of a file whose time is over. To be called some hundred times a second,
+    /// and again at once while [`Self::is_writing`].
     pub fn turn(&mut self, now_ns: u64) -> Vec<News> {
         let mut news = Vec::new();
         for index in 0..self.sources.len() {
             self.take(index, &mut news);
         }
-        let lost: u64 = self.sources.iter().map(|s| s.tap.book().1).sum();
+        let lost_of = |s: &Source| s.lost + s.tap.as_ref().map_or(0, |tap| tap.book().1);
+        let lost: u64 = self.sources.iter().map(lost_of).sum();
         if lost > self.tally.lost {
             news.push(News::Lost(lost - self.tally.lost));
             self.tally.lost = lost;
         }
-        while self
-            .spans
-            .front()
-            .is_some_and(|span| now_ns > span.to_ns.saturating_add(LATE_NS))
-        {
-            self.write_oldest(&mut news);
+        let over = |span: &Span| now_ns > span.to_ns.saturating_add(LATE_NS);
+        if self.writing.is_some() || self.spans.front().is_some_and(over) {
+            self.write_piece(&mut news);
         }
         news
+    }
+
+    /// Whether a file is only begun.
+    pub fn is_writing(&self) -> bool {
+        self.writing.is_some()
     }
 
     /// Writes what a trigger still waits for, although its time is not over.
@@ -178,8 +226,8 @@ impl Recorder {
         for index in 0..self.sources.len() {
             self.take(index, &mut news);
         }
-        while !self.spans.is_empty() {
-            self.write_oldest(&mut news);
+        while self.writing.is_some() || !self.spans.is_empty() {
+            self.write_piece(&mut news);
         }
         news
     }
@@ -199,7 +247,11 @@ impl Recorder {
             ring,
             rates,
             held,
+            ..
         } = source;
+        let Some(tap) = tap else {
+            return;
+        };
         // Bounded, so that a flood does not starve the other interfaces and the files.
         let mut room = 1 << 16;
         tap.drain(|record| {
@@ -243,24 +295,36 @@ impl Recorder {
         });
     }
 
-    fn write_oldest(&mut self, news: &mut Vec<News>) {
-        let Some(span) = self.spans.pop_front() else {
-            return;
-        };
-        let names: Vec<String> = self.sources.iter().map(|s| s.name.clone()).collect();
+    /// Goes on with the file that is being written, else begins that of the oldest span.
+    fn write_piece(&mut self, news: &mut Vec<News>) {
         let rings: Vec<&Ring> = self.sources.iter().map(|s| &s.ring).collect();
-        let note = format!(
-            "rocexdp record --on '{}'{}; {} packets were lost between the interfaces and this file's writer so far",
-            self.plan.on,
-            if self.plan.payload {
-                " --payload"
-            } else {
-                ": headers only"
-            },
-            self.tally.lost
-        );
-        match write::write(&self.plan.out_dir, &span, &rings, &names, &note) {
-            Ok(written) => {
+        let writing = match self.writing.take() {
+            Some(writing) => Ok(writing),
+            None => {
+                let Some(span) = self.spans.pop_front() else {
+                    return;
+                };
+                let names: Vec<String> = self.sources.iter().map(|s| s.name.clone()).collect();
+                let note = format!(
+                    "rocexdp record --on '{}'{}; {} packets were lost between the interfaces and this file's writer so far",
+                    self.plan.on,
+                    if self.plan.payload {
+                        " --payload"
+                    } else {
+                        ": headers only"
+                    },
+                    self.tally.lost
+                );
+                Writing::start(&self.plan.out_dir, span, &rings, &names, &note)
+            }
+        };
+        let stepped = writing.and_then(|mut writing| {
+            let written = writing.step(&rings, PIECE)?;
+            Ok((writing, written))
+        });
+        match stepped {
+            Ok((writing, None)) => self.writing = Some(writing),
+            Ok((_, Some(written))) => {
                 self.files.push_back(written.path.clone());
                 self.tally.files += 1;
                 news.push(News::Written(written));
@@ -275,5 +339,44 @@ impl Recorder {
                 news.push(News::Failed(anyhow::Error::from(error).context(what)));
             }
         }
+    }
+}
+
+/// Bytes that programs can have without others being pushed out; `None`: the kernel does not say.
+fn memory_available() -> Option<u64> {
+    let text = fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|l| l.strip_prefix("MemAvailable:"))?;
+    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kib << 10)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plan(ring_bytes: u64, out_dir: PathBuf) -> Plan {
+        Plan {
+            on: "nak".parse().unwrap(),
+            ring_bytes,
+            payload: false,
+            before: Duration::ZERO,
+            after: Duration::ZERO,
+            out_dir,
+            max_files: 1,
+        }
+    }
+
+    #[test]
+    fn a_ring_larger_than_memory_is_an_error_that_says_how_much_there_is() {
+        let place = tempfile::tempdir().unwrap();
+        let out = place.path().join("flight");
+        for bytes in [1 << 50, u64::MAX] {
+            let error = Recorder::new(plan(bytes, out.clone()), vec!["eth0".to_owned()]);
+            let error = error.unwrap_err().to_string();
+            assert!(error.starts_with("--ring: "), "{error}");
+            assert!(error.contains("are available"), "{error}");
+        }
+        assert!(!out.exists());
+        assert!(Recorder::new(plan(1 << 20, out), vec!["eth0".to_owned()]).is_ok());
     }
 }

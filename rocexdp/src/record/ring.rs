@@ -1,5 +1,7 @@
 //! The last records of one interface, in memory of a size that never changes: the oldest make room.
 
+use std::collections::TryReserveError;
+
 use rocexdp_common::watch::tap::TapHead;
 
 /// Bytes before each record: its number, the bytes of its frame, its head.
@@ -29,15 +31,21 @@ pub struct Stored {
 }
 
 impl Ring {
-    /// With so many bytes for records and what belongs to them.
-    pub fn new(bytes: usize) -> Self {
-        Self {
-            bytes: vec![0; bytes].into_boxed_slice(),
+    /// With so many bytes for records and what belongs to them. All of them are written once, so that the memory is there.
+    ///
+    /// # Errors
+    /// The system has no room for it in this process.
+    pub fn new(bytes: usize) -> Result<Self, TryReserveError> {
+        let mut memory = Vec::new();
+        memory.try_reserve_exact(bytes)?;
+        memory.resize(bytes, 0);
+        Ok(Self {
+            bytes: memory.into_boxed_slice(),
             first: 0,
             used: 0,
             records: 0,
             next: 0,
-        }
+        })
     }
 
     /// Adds a record and returns its number. One that is larger than the ring empties it and is not kept.
@@ -76,10 +84,22 @@ impl Ring {
 
     /// A place to read from, the oldest record first.
     pub fn cursor(&self) -> Cursor<'_> {
+        self.resume(Mark::default())
+    }
+
+    /// A place to read from, where a cursor on this ring stood; the oldest record first if that one has made room.
+    pub fn resume(&self, mark: Mark) -> Cursor<'_> {
+        // The numbers held have no gaps.
+        let oldest = self.next - self.records;
+        let (at, number) = if mark.number > oldest {
+            (mark.at, mark.number)
+        } else {
+            (self.first, oldest)
+        };
         Cursor {
             ring: self,
-            at: self.first,
-            left: self.records,
+            at,
+            left: self.next.saturating_sub(number),
         }
     }
 
@@ -126,6 +146,14 @@ impl Ring {
     }
 }
 
+/// Where a cursor stands, to go on from when the ring has changed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Mark {
+    at: usize,
+    /// Number of the next record.
+    number: u64,
+}
+
 /// Reads records in order.
 #[derive(Clone, Debug)]
 pub struct Cursor<'a> {
@@ -135,6 +163,14 @@ pub struct Cursor<'a> {
 }
 
 impl Cursor<'_> {
+    /// Where it stands.
+    pub fn mark(&self) -> Mark {
+        Mark {
+            at: self.at,
+            number: self.ring.next - self.left,
+        }
+    }
+
     /// Time of the next record, ns of CLOCK_MONOTONIC.
     pub fn peek_time(&self) -> Option<u64> {
         if self.left == 0 {
@@ -193,7 +229,7 @@ mod tests {
     #[test]
     fn the_newest_records_are_kept_whole_wherever_the_memory_wraps() {
         for size in [300, 301, 997, 4096] {
-            let mut ring = Ring::new(size);
+            let mut ring = Ring::new(size).unwrap();
             let mut model: VecDeque<Stored> = VecDeque::new();
             let held = |model: &VecDeque<Stored>| -> usize {
                 model.iter().map(|s| OVERHEAD + s.data.len()).sum()
@@ -228,11 +264,39 @@ mod tests {
 
     #[test]
     fn a_record_larger_than_the_ring_is_not_kept() {
-        let mut ring = Ring::new(100);
+        let mut ring = Ring::new(100).unwrap();
         ring.push(&head(1), &[0; 10]);
         assert!(!ring.is_empty());
         ring.push(&head(2), &[0; 200]);
         assert!(ring.is_empty());
-        assert_eq!(Ring::new(0).push(&head(1), &[]), 0);
+        assert_eq!(Ring::new(0).unwrap().push(&head(1), &[]), 0);
+        assert!(Ring::new(usize::MAX / 4).is_err());
+    }
+
+    /// A reader that stops now and then gets every record once, but those that made room meanwhile.
+    #[test]
+    fn a_cursor_goes_on_where_it_stood() {
+        let mut ring = Ring::new(1500).unwrap();
+        let (mut mark, mut stored, mut next) = (Mark::default(), Stored::default(), 0);
+        for step in 0..2000_u64 {
+            for _ in 0..step % 23 {
+                let len = (ring.next * 37 % 131) as usize;
+                let number = ring.next;
+                ring.push(&head(number * 10), &vec![number as u8; len]);
+            }
+            let oldest = ring.next - ring.len();
+            let mut cursor = ring.resume(mark);
+            for _ in 0..step % 19 {
+                next = oldest.max(next);
+                assert_eq!(cursor.next_into(&mut stored), next < ring.next);
+                if next < ring.next {
+                    assert_eq!((stored.number, stored.head.time_ns), (next, next * 10));
+                    assert!(stored.data.iter().all(|b| *b == next as u8));
+                    next += 1;
+                }
+            }
+            mark = cursor.mark();
+        }
+        assert!(next > 10_000);
     }
 }

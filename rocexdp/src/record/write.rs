@@ -1,8 +1,13 @@
 //! The file around a trigger: pcapng, with the trigger as a comment of its packet.
+//!
+//! It is written a piece at a time ([`Writing::step`]): between two pieces the caller empties the taps, which hold some tens of
+//! ms, while a file of a large ring takes seconds. Packets may be anybody's data: only the owner can read a file.
 
 use std::{
+    collections::VecDeque,
     fs::{self, File},
     io::{self, BufWriter},
+    os::unix::fs::OpenOptionsExt as _,
     path::{Path, PathBuf},
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
@@ -11,7 +16,7 @@ use anyhow::{Context as _, Result};
 use rocexdp_common::maps::EGRESS;
 use rocexdp_observe::capture::{LinkType, PcapngWriter};
 
-use super::ring::{Cursor, Ring, Stored};
+use super::ring::{Cursor, Mark, Ring, Stored};
 use crate::sys::clock::monotonic_ns;
 
 /// Triggers in one file that get their comment; beyond, packets have none.
@@ -61,39 +66,180 @@ pub fn clock_offset_ns() -> i128 {
     wall - monotonic
 }
 
-/// Writes what the rings have of a span. `names` are the interfaces', in the rings' order.
-///
-/// # Errors
-/// The file can't be written; nothing is then left of it.
-pub fn write(
-    dir: &Path,
-    span: &Span,
-    rings: &[&Ring],
-    names: &[String],
-    note: &str,
-) -> Result<Written> {
-    let offset = clock_offset_ns();
-    let first = span.triggers.first();
-    let wall = first.map_or(0, |t| i128::from(t.time_ns) + offset);
-    let path = free_path(dir, wall)?;
-    let part = path.with_extension("part");
-    let done = fill(&part, span, rings, names, note, offset)
-        .and_then(|packets| {
-            fs::rename(&part, &path)?;
-            Ok(packets)
-        })
-        .with_context(|| format!("writing {}", path.display()))
-        .inspect_err(|_| {
-            // The first error is the one to report.
-            let _ = fs::remove_file(&part);
-        })?;
-    let (packets, first_ns) = done;
-    let trigger_ns = first.map_or(0, |t| t.time_ns);
-    Ok(Written {
-        path,
-        packets,
-        before: Duration::from_nanos(trigger_ns.saturating_sub(first_ns.unwrap_or(trigger_ns))),
-    })
+/// A file that is being written. Dropped before its end, nothing is left of it.
+pub struct Writing {
+    out: Option<PcapngWriter<BufWriter<File>>>,
+    path: PathBuf,
+    part: PathBuf,
+    to_ns: u64,
+    trigger_ns: u64,
+    /// To the wall clock.
+    offset: i128,
+    /// Where each ring is read on.
+    marks: Vec<Mark>,
+    /// Of each ring, in its order: number of the record, and comment.
+    comments: Vec<VecDeque<(u64, String)>>,
+    packets: u64,
+    first_ns: Option<u64>,
+    stored: Stored,
+    frame: Vec<u8>,
+}
+
+impl Writing {
+    /// Begins the file of a span. `names` are the interfaces', in the rings' order.
+    ///
+    /// # Errors
+    /// The file can't be made or written.
+    pub fn start(
+        dir: &Path,
+        span: Span,
+        rings: &[&Ring],
+        names: &[String],
+        note: &str,
+    ) -> Result<Self> {
+        let offset = clock_offset_ns();
+        let first = span.triggers.first();
+        let wall = first.map_or(0, |t| i128::from(t.time_ns) + offset);
+        let path = free_path(dir, wall)?;
+        let part = path.with_extension("part");
+        let what = || format!("writing {}", path.display());
+        let file = File::options()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&part)
+            .with_context(what)?;
+        let mut comments = vec![VecDeque::new(); rings.len()];
+        let trigger_ns = first.map_or(0, |t| t.time_ns);
+        for trigger in span.triggers {
+            if let Some(of_source) = comments.get_mut(trigger.source) {
+                of_source.push_back((trigger.number, trigger.comment));
+            }
+        }
+        let begin = |ring: &&Ring| {
+            let mut cursor = ring.cursor();
+            while cursor.peek_time().is_some_and(|t| t < span.from_ns) {
+                cursor.skip();
+            }
+            cursor.mark()
+        };
+        let mut writing = Self {
+            out: None,
+            part,
+            to_ns: span.to_ns,
+            trigger_ns,
+            offset,
+            marks: rings.iter().map(begin).collect(),
+            comments,
+            packets: 0,
+            first_ns: None,
+            stored: Stored::default(),
+            frame: Vec::new(),
+            path: path.clone(),
+        };
+        writing.begin(file, names, note).with_context(what)?;
+        Ok(writing)
+    }
+
+    fn begin(&mut self, file: File, names: &[String], note: &str) -> io::Result<()> {
+        let mut out = PcapngWriter::new(BufWriter::with_capacity(1 << 18, file), note)?;
+        for name in names {
+            out.interface(name, LinkType::Ethernet, 0)?;
+        }
+        self.out = Some(out);
+        Ok(())
+    }
+
+    /// Writes at most so many packets more; `Some`: the file is complete. Not to be called again after that or an error.
+    ///
+    /// # Errors
+    /// The file can't be written.
+    pub fn step(&mut self, rings: &[&Ring], most: usize) -> Result<Option<Written>> {
+        let done = self
+            .packets(rings, most)
+            .and_then(|all| if all { self.finish() } else { Ok(false) })
+            .with_context(|| format!("writing {}", self.path.display()))?;
+        let trigger_ns = self.trigger_ns;
+        Ok(done.then(|| Written {
+            path: self.path.clone(),
+            packets: self.packets,
+            before: Duration::from_nanos(
+                trigger_ns.saturating_sub(self.first_ns.unwrap_or(trigger_ns)),
+            ),
+        }))
+    }
+
+    /// Returns whether that was all.
+    fn packets(&mut self, rings: &[&Ring], most: usize) -> io::Result<bool> {
+        let Some(out) = &mut self.out else {
+            return Ok(true);
+        };
+        let mut cursors: Vec<Cursor<'_>> = rings
+            .iter()
+            .zip(&self.marks)
+            .map(|(ring, mark)| ring.resume(*mark))
+            .collect();
+        let mut all = false;
+        for _ in 0..most {
+            // The earliest of all interfaces, each of which is in order.
+            let next = cursors
+                .iter()
+                .enumerate()
+                .filter_map(|(source, cursor)| Some((cursor.peek_time()?, source)))
+                .min()
+                .filter(|(time_ns, _)| *time_ns <= self.to_ns);
+            let Some((time_ns, source)) = next else {
+                all = true;
+                break;
+            };
+            if let Some(cursor) = cursors.get_mut(source) {
+                cursor.next_into(&mut self.stored);
+            }
+            let number = self.stored.number;
+            let mut trigger = None;
+            if let Some(comments) = self.comments.get_mut(source) {
+                // Those of records that made room before they were written.
+                while comments.pop_front_if(|(n, _)| *n < number).is_some() {}
+                trigger = comments.pop_front_if(|(n, _)| *n == number);
+            }
+            let wire_len = frame_of(&self.stored, &mut self.frame);
+            let direction = (self.stored.head.queue == EGRESS).then_some("sent");
+            let wall = i128::from(time_ns) + self.offset;
+            out.packet(
+                u32::try_from(source).unwrap_or(u32::MAX),
+                i64::try_from(wall).unwrap_or(0),
+                wire_len,
+                &self.frame,
+                trigger
+                    .iter()
+                    .map(|(_, text)| text.as_str())
+                    .chain(direction),
+            )?;
+            self.first_ns = self.first_ns.or(Some(time_ns));
+            self.packets += 1;
+        }
+        self.marks = cursors.iter().map(Cursor::mark).collect();
+        Ok(all)
+    }
+
+    fn finish(&mut self) -> io::Result<bool> {
+        if let Some(out) = self.out.take() {
+            out.finish()?.into_inner().map_err(|e| e.into_error())?;
+            fs::rename(&self.part, &self.path)?;
+            // Nothing is left to remove.
+            self.part = PathBuf::new();
+        }
+        Ok(true)
+    }
+}
+
+impl Drop for Writing {
+    fn drop(&mut self) {
+        if !self.part.as_os_str().is_empty() {
+            // An error is on its way, or the process is ending.
+            let _ = fs::remove_file(&self.part);
+        }
+    }
 }
 
 /// A name by the trigger's time (UTC, ms) that no file has.
@@ -133,67 +279,6 @@ fn stamp(wall_ns: i128) -> String {
     let year = yoe + era * 400 + i128::from(month <= 2);
     let (h, m, s) = (of_day / 3600, of_day / 60 % 60, of_day % 60);
     format!("{year:04}{month:02}{day:02}T{h:02}{m:02}{s:02}.{ms:03}Z")
-}
-
-/// Returns packets and the first one's time.
-fn fill(
-    path: &Path,
-    span: &Span,
-    rings: &[&Ring],
-    names: &[String],
-    note: &str,
-    offset: i128,
-) -> io::Result<(u64, Option<u64>)> {
-    let file = File::options().write(true).create_new(true).open(path)?;
-    let mut out = PcapngWriter::new(BufWriter::with_capacity(1 << 18, file), note)?;
-    for name in names {
-        out.interface(name, LinkType::Ethernet, 0)?;
-    }
-    let mut cursors: Vec<Cursor<'_>> = rings.iter().map(|ring| ring.cursor()).collect();
-    for cursor in &mut cursors {
-        while cursor.peek_time().is_some_and(|t| t < span.from_ns) {
-            cursor.skip();
-        }
-    }
-    let (mut packets, mut first_ns) = (0, None);
-    let mut stored = Stored::default();
-    let mut frame = Vec::new();
-    // The earliest of all interfaces, each of which is in order.
-    while let Some((time_ns, source)) = cursors
-        .iter()
-        .enumerate()
-        .filter_map(|(source, cursor)| Some((cursor.peek_time()?, source)))
-        .min()
-    {
-        if time_ns > span.to_ns {
-            break;
-        }
-        let Some(cursor) = cursors.get_mut(source) else {
-            break;
-        };
-        if !cursor.next_into(&mut stored) {
-            break;
-        }
-        let wire_len = frame_of(&stored, &mut frame);
-        let direction = (stored.head.queue == EGRESS).then_some("sent");
-        let trigger = span
-            .triggers
-            .iter()
-            .find(|t| t.source == source && t.number == stored.number)
-            .map(|t| t.comment.as_str());
-        let wall = i128::from(stored.head.time_ns) + offset;
-        out.packet(
-            u32::try_from(source).unwrap_or(u32::MAX),
-            i64::try_from(wall).unwrap_or(0),
-            wire_len,
-            &frame,
-            trigger.into_iter().chain(direction),
-        )?;
-        first_ns = first_ns.or(Some(time_ns));
-        packets += 1;
-    }
-    out.finish()?.into_inner().map_err(|e| e.into_error())?;
-    Ok((packets, first_ns))
 }
 
 /// The frame as it was on the wire: a tag that the kernel keeps beside it goes back to its place. Returns its length there.
