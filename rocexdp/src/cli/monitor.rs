@@ -73,7 +73,10 @@ pub(super) fn run(args: Args) -> anyhow::Result<()> {
         tell(&watched, &first);
         let ifaces = first.ifaces.iter().map(|at| at.iface.clone()).collect();
         let _metrics = listener
-            .map(|listener| Serving::start(listener, args.top, ifaces)?.in_background())
+            .map(|listener| {
+                Serving::of_programs(listener, args.top, ifaces, watched.programs())?
+                    .in_background()
+            })
             .transpose()?;
         watch(&args, &mut watched, first, &cancel)
     })

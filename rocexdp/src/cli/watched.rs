@@ -6,9 +6,9 @@ use super::UsageError;
 use crate::{
     control,
     live::{Sampler, Snapshot},
-    maps::{Attachment, ProgramRole},
+    maps::{Attachment, OwnPrograms, ProgramRole},
     monitor::{Change, Ingress, MonitorWish, Monitors},
-    net::Link,
+    net::{IfIndex, Link},
     out,
     process::Background,
 };
@@ -37,6 +37,7 @@ pub struct Watch {
 #[derive(Debug)]
 pub struct Watched {
     sampler: Sampler,
+    own: OwnPrograms,
     monitors: Option<Monitors>,
     /// The events of those monitors, for `rocexdp events`.
     _events: Option<Background>,
@@ -50,16 +51,11 @@ impl Watch {
     /// # Errors
     /// No interface is named and none has a program; one does not exist or can't be watched: then nothing stays attached.
     pub fn open(&self) -> anyhow::Result<Watched> {
-        let mut ifaces = Vec::new();
-        for iface in &self.iface {
-            if !ifaces.contains(iface) {
-                ifaces.push(iface.clone());
-            }
-        }
+        let (mut alone, mut notes) = (Vec::new(), Vec::new());
+        let mut ifaces = each_once(&self.iface, &mut notes)?;
         if ifaces.is_empty() {
             ifaces = with_program()?;
         }
-        let (mut alone, mut notes) = (Vec::new(), Vec::new());
         for iface in &ifaces {
             match Attachment::all(iface)?.first() {
                 Some(there) => notes.push(format!(
@@ -74,7 +70,6 @@ impl Watch {
                 None => alone.push(iface.clone()),
             }
         }
-        let mut sampler = Sampler::new(&ifaces).with_nic();
         let monitors = if alone.is_empty() {
             None
         } else {
@@ -87,21 +82,43 @@ impl Watch {
             };
             Some(Monitors::start(&alone, &wish)?)
         };
+        let own = monitors.as_ref().map(Monitors::programs);
+        let own = own.unwrap_or_default();
+        let mut sampler = Sampler::new(&ifaces).with_nic().with_own(own.clone());
         for monitor in monitors.iter().flat_map(Monitors::iter) {
             notes.extend(monitor.report().to_string().lines().map(str::to_owned));
             sampler.set_blind_spots(&monitor.report().iface, monitor.blind_spots());
         }
         let events = match alone.is_empty() {
             true => None,
-            false => Some(control::events::of_monitors(alone)?),
+            false => Some(control::events::of_monitors(alone, &own)?),
         };
         Ok(Watched {
             sampler,
+            own,
             monitors,
             _events: events,
             notes,
         })
     }
+}
+
+/// The names, each device by the first of its own: a VLAN device's packets are its parent's, and an interface may have
+/// alternative names.
+fn each_once(names: &[String], notes: &mut Vec<String>) -> anyhow::Result<Vec<String>> {
+    let mut found: Vec<(String, IfIndex)> = Vec::new();
+    for name in names {
+        let device = Link::by_name(name)?.xdp_device()?;
+        match found.iter().find(|(_, index)| *index == device.index) {
+            None => found.push((name.clone(), device.index)),
+            Some((first, _)) if first == name => {}
+            Some((first, _)) => notes.push(format!(
+                "{name}: the same device as {first}, {}, which is shown once, as {first}",
+                device.name
+            )),
+        }
+    }
+    Ok(found.into_iter().map(|(name, _)| name).collect())
 }
 
 /// The interfaces of this network namespace that a rocexdp program is on.
@@ -138,6 +155,12 @@ impl Watched {
             }
         }
         self.sampler.sample()
+    }
+
+    /// The programs that were attached here, for others that read their maps.
+    #[must_use]
+    pub fn programs(&self) -> OwnPrograms {
+        self.own.clone()
     }
 
     /// What can't be seen, each said once.

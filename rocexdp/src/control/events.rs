@@ -14,7 +14,7 @@ use super::{
 use crate::{
     events::{self, Followed, Hub},
     live::Role,
-    maps::{Attachment, ProgramRole},
+    maps::OwnPrograms,
     out,
     process::Background,
 };
@@ -88,22 +88,23 @@ async fn answer(mut client: Client, hub: Hub) {
     let _ = client.reply(&reply).await;
 }
 
-/// Keeps the events of monitors that this process holds, and answers for them on their control sockets. What fails is said on
+/// Keeps the events of monitors that this process holds, `own` being their programs, and answers for them on their control sockets. What fails is said on
 /// standard error: a monitor without events is one all the same.
 ///
 /// # Errors
 /// As [`Background::start`].
-pub fn of_monitors(ifaces: Vec<String>) -> anyhow::Result<Background> {
-    Background::start("events", async {
+pub fn of_monitors(ifaces: Vec<String>, own: &OwnPrograms) -> anyhow::Result<Background> {
+    let own = own.clone();
+    Background::start("events", async move {
         let mut tasks = JoinSet::new();
         for iface in ifaces {
-            tasks.spawn(of_monitor(iface));
+            tasks.spawn(of_monitor(iface, own.clone()));
         }
         while tasks.join_next().await.is_some() {}
     })
 }
 
-async fn of_monitor(iface: String) {
+async fn of_monitor(iface: String, own: OwnPrograms) {
     let hub = Hub::default();
     let open = async {
         let path = monitor_path(&iface)?;
@@ -126,11 +127,8 @@ async fn of_monitor(iface: String) {
     let mut tasks = JoinSet::new();
     loop {
         // The interface may go and come back, and then has another program.
-        let there = Attachment::all(&iface).unwrap_or_default();
-        let program = there
-            .iter()
-            .find(|a| a.role == ProgramRole::Monitor)
-            .map(|a| a.program_id);
+        let there = own.attachment(&iface, now);
+        let program = there.ok().map(|attached| attached.program_id);
         if program != now {
             now = program;
             tasks.shutdown().await;

@@ -3,11 +3,11 @@
 
 use std::{sync::Arc, time::SystemTime};
 
-use anyhow::{Context as _, bail};
+use anyhow::Context as _;
 
 use super::model::{FlowTable, IfaceSnapshot, NicReadings, Role, Snapshot, Source};
 use crate::{
-    maps::{AttachedAt, Attachment, FlowReader, MapsView, ProgramRole},
+    maps::{AttachedAt, Attachment, FlowReader, MapsView, OwnPrograms, ProgramRole},
     net::rdma::RdmaDevice,
     nic,
     sys::clock::monotonic_ns,
@@ -17,6 +17,7 @@ use crate::{
 #[derive(Debug)]
 pub struct Sampler {
     ifaces: Vec<Watched>,
+    own: OwnPrograms,
     nic: bool,
 }
 
@@ -51,6 +52,7 @@ impl Sampler {
         };
         Self {
             ifaces: ifaces.iter().map(watch).collect(),
+            own: OwnPrograms::default(),
             nic: false,
         }
     }
@@ -59,6 +61,13 @@ impl Sampler {
     #[must_use]
     pub fn with_nic(mut self) -> Self {
         self.nic = true;
+        self
+    }
+
+    /// Reads these programs, which this process attached, where there are such.
+    #[must_use]
+    pub fn with_own(mut self, own: OwnPrograms) -> Self {
+        self.own = own;
         self
     }
 
@@ -76,14 +85,18 @@ impl Sampler {
         Snapshot {
             time_ns,
             time,
-            ifaces: self.ifaces.iter_mut().map(|w| w.sample(self.nic)).collect(),
+            ifaces: self
+                .ifaces
+                .iter_mut()
+                .map(|w| w.sample(&self.own, self.nic))
+                .collect(),
         }
     }
 }
 
 impl Watched {
-    fn sample(&mut self, nic: bool) -> IfaceSnapshot {
-        match self.read() {
+    fn sample(&mut self, own: &OwnPrograms, nic: bool) -> IfaceSnapshot {
+        match self.read(own) {
             Ok(mut snapshot) => {
                 if nic {
                     self.look_at_nic();
@@ -113,9 +126,10 @@ impl Watched {
         };
     }
 
-    fn read(&mut self) -> anyhow::Result<IfaceSnapshot> {
+    fn read(&mut self, own: &OwnPrograms) -> anyhow::Result<IfaceSnapshot> {
         // The maps outlive the program that filled them as long as they are open here: ask who is attached now.
-        let attached = attached(&self.name)?;
+        let before = self.open.as_ref().map(|open| open.source.program_id);
+        let attached = source(&own.attachment(&self.name, before)?);
         let open = match self.open.take() {
             Some(open) if open.source.program_id == attached.program_id => self.open.insert(open),
             _ => self.open.insert(Open::new(&self.name, attached)?),
@@ -124,17 +138,13 @@ impl Watched {
     }
 }
 
-/// The rocexdp program on an interface whose maps are read: an endpoint's before a monitor's.
-fn attached(name: &str) -> anyhow::Result<Source> {
-    let all = Attachment::all(name)?;
-    let Some(found) = all.first() else {
-        bail!("no program of rocexdp is attached to {name}");
-    };
+/// The rocexdp program whose maps are read.
+fn source(found: &Attachment) -> Source {
     let (hook, mode) = match found.at {
         AttachedAt::Xdp(mode) => ("XDP", mode.to_string()),
         AttachedAt::TcxIngress | AttachedAt::TcxEgress => ("TCX", "n/a".to_owned()),
     };
-    Ok(Source {
+    Source {
         role: match found.role {
             ProgramRole::Endpoint => Role::Endpoint,
             ProgramRole::Monitor => Role::Monitor,
@@ -142,7 +152,7 @@ fn attached(name: &str) -> anyhow::Result<Source> {
         hook,
         mode,
         program_id: found.program_id,
-    })
+    }
 }
 
 /// What can't be seen, where nobody who attached the program says so.

@@ -243,7 +243,8 @@ fn attach(
                 generic.context(format!("driver mode was refused as well: {error:#}"))
             })?;
             warnings.push(format!(
-                "{}: its driver refused XDP ({error:#}); attached in generic mode, which is several times slower",
+                "{}: its driver refused XDP ({error:#}); attached in generic mode, which is several times slower, and may \
+                 lose counts where several CPUs receive for one queue (RPS)",
                 device.name
             ));
             Ok((link, name, id))

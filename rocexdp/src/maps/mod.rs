@@ -5,6 +5,7 @@
 
 mod flows;
 mod mmap;
+mod own;
 mod view;
 
 use anyhow::{Context as _, Result, anyhow};
@@ -21,6 +22,7 @@ use std::os::fd::{AsFd as _, AsRawFd};
 
 pub use flows::FlowReader;
 pub use mmap::SharedArray;
+pub use own::OwnPrograms;
 pub use view::{AttachedAt, Attachment, MapsView, ProgramRole, QpView};
 
 /// The maps of a program that this process loaded.

@@ -21,6 +21,7 @@ use super::{
 };
 use crate::{
     live::{IfaceSnapshot, Sampler},
+    maps::OwnPrograms,
     pfc::{CHANNELS, Certainty, Change, Config, Sentry, StormEvent},
 };
 
@@ -36,6 +37,8 @@ const WAITING: usize = 4;
 pub struct ObserverConfig {
     /// Interfaces.
     pub ifaces: Vec<String>,
+    /// Programs that this process attached itself: read instead of others on the same interfaces.
+    pub own: OwnPrograms,
     /// QPs per interface and kind that have series of their own.
     pub top: usize,
     /// When a pause storm is flagged.
@@ -48,6 +51,7 @@ impl ObserverConfig {
     pub fn new(ifaces: Vec<String>) -> Self {
         Self {
             ifaces,
+            own: OwnPrograms::default(),
             top: super::DEFAULT_TOP,
             storm: Config::default(),
         }
@@ -167,7 +171,7 @@ impl State {
             (iface.clone(), watched)
         };
         Self {
-            sampler: Sampler::new(&config.ifaces),
+            sampler: Sampler::new(&config.ifaces).with_own(config.own.clone()),
             watched: config.ifaces.iter().map(watched).collect(),
             storm,
             scrapes: 0,
@@ -212,7 +216,9 @@ impl State {
             let Some(watched) = self.watched.get_mut(&snapshot.iface) else {
                 continue;
             };
-            watched.take(snapshot);
+            for event in watched.take(snapshot) {
+                (self.storm)(event);
+            }
         }
     }
 
@@ -246,12 +252,12 @@ impl State {
 }
 
 impl Watched {
-    fn take(&mut self, mut snapshot: IfaceSnapshot) {
+    /// Takes what was read; returns the storms that end with the program they were seen by.
+    fn take(&mut self, mut snapshot: IfaceSnapshot) -> Vec<StormEvent> {
         if snapshot.error.is_some() {
             self.errors += 1;
-            self.sentry.off();
             self.now = Some(snapshot);
-            return;
+            return self.sentry.off();
         }
         let program = snapshot.source.as_ref().map_or(0, |s| s.program_id);
         let (of, most) = self.evicted;
@@ -270,10 +276,12 @@ impl Watched {
             .iter()
             .map(|(key, state)| (QpKey::flow(key, state), of_flow(state)));
         self.flows.update(time, flows);
-        if let Some(source) = &snapshot.source {
-            self.sentry.on(program, source.role);
-        }
+        let over = match &snapshot.source {
+            Some(source) => self.sentry.on(program, source.role),
+            None => self.sentry.off(),
+        };
         self.now = Some(snapshot);
+        over
     }
 
     fn look(&mut self) -> Vec<StormEvent> {

@@ -3,7 +3,7 @@
 use std::future::pending;
 
 use super::{Listener, Observer, ObserverConfig, serve};
-use crate::{control::settings::UsageError, out, process::Background};
+use crate::{control::settings::UsageError, maps::OwnPrograms, out, process::Background};
 
 /// Most QPs with series of their own, per interface and kind: each has about 60.
 pub const MOST_TOP: usize = 1000;
@@ -34,8 +34,22 @@ impl Serving {
     /// # Errors
     /// No thread can be made.
     pub fn start(listener: Listener, top: usize, ifaces: Vec<String>) -> anyhow::Result<Self> {
+        Self::of_programs(listener, top, ifaces, OwnPrograms::default())
+    }
+
+    /// The same, and where this process attached programs itself, reads those.
+    ///
+    /// # Errors
+    /// As [`Self::start`].
+    pub fn of_programs(
+        listener: Listener,
+        top: usize,
+        ifaces: Vec<String>,
+        own: OwnPrograms,
+    ) -> anyhow::Result<Self> {
         let config = ObserverConfig {
             top,
+            own,
             ..ObserverConfig::new(ifaces)
         };
         let observer =

@@ -28,8 +28,6 @@ use crate::{
 /// A program on its hook.
 pub(super) struct Attached {
     pub link: FdLink,
-    /// Its name.
-    pub program: &'static str,
     /// The kernel's id of it.
     pub id: u32,
     pub hook: Hook,
@@ -42,6 +40,16 @@ pub(super) struct Attached {
 pub(super) enum Side {
     Ingress,
     Egress,
+}
+
+impl Side {
+    /// Its program's name.
+    pub(super) const fn program(self) -> &'static str {
+        match self {
+            Self::Ingress => watch::TCX_INGRESS,
+            Self::Egress => watch::TCX_EGRESS,
+        }
+    }
 }
 
 /// Attaches what counts received packets.
@@ -103,10 +111,8 @@ fn xdp(
     } else {
         watch::XDP_PLAIN
     };
+    prepare(bpf, device, name)?;
     let program: &mut Xdp = program(bpf, name)?.try_into()?;
-    program
-        .load()
-        .map_err(|e| explain_load(e.into(), &device.name))?;
     let id = program
         .info()
         .context("reading the loaded program's id")?
@@ -142,7 +148,6 @@ fn xdp(
         })?;
     Ok(Attached {
         link,
-        program: name,
         id,
         hook: Hook::Xdp { mode },
         other: None,
@@ -168,14 +173,13 @@ fn xdp_in(program: &mut Xdp, device: &Link, mode: AyaMode) -> Result<FdLink> {
 
 /// Attaches a TCX program, in front of those that are there: what they drop is counted too.
 pub(super) fn tcx(bpf: &mut Ebpf, device: &Link, side: Side) -> Result<Attached> {
-    let (name, at, word) = match side {
-        Side::Ingress => (watch::TCX_INGRESS, TcAttachType::Ingress, "ingress"),
-        Side::Egress => (watch::TCX_EGRESS, TcAttachType::Egress, "egress"),
+    let (at, word) = match side {
+        Side::Ingress => (TcAttachType::Ingress, "ingress"),
+        Side::Egress => (TcAttachType::Egress, "egress"),
     };
+    let name = side.program();
+    prepare(bpf, device, name)?;
     let program: &mut SchedClassifier = program(bpf, name)?.try_into()?;
-    program
-        .load()
-        .map_err(|e| explain_load(e.into(), &device.name))?;
     let id = program
         .info()
         .context("reading the loaded program's id")?
@@ -188,7 +192,6 @@ pub(super) fn tcx(bpf: &mut Ebpf, device: &Link, side: Side) -> Result<Attached>
         .map_err(|_| anyhow!("{}: the kernel gave no BPF link for TCX", device.name))?;
     Ok(Attached {
         link,
-        program: name,
         id,
         hook: Hook::Tcx,
         other: None,
@@ -215,8 +218,9 @@ fn program<'a>(bpf: &'a mut Ebpf, name: &str) -> Result<&'a mut Program> {
     })
 }
 
-/// Makes every map one of each program's, whether its code names it or not: whoever finds one program finds all maps.
-pub(super) fn bind_maps(bpf: &Ebpf, programs: &[&str]) -> Result<()> {
+/// Loads a program that is not loaded yet, and makes every map one of its own, whether its code names it or not. To be done before
+/// it is attached: whoever finds a program on an interface finds all maps.
+pub(super) fn prepare(bpf: &mut Ebpf, device: &Link, name: &str) -> Result<()> {
     const NAMES: [&str; 8] = [
         maps::FLOWS,
         watch::PENDING,
@@ -227,24 +231,28 @@ pub(super) fn bind_maps(bpf: &Ebpf, programs: &[&str]) -> Result<()> {
         tap::TAP_CONTROL,
         tap::TAP_BOOK,
     ];
-    for program in programs {
-        let fd = match bpf.program(program) {
-            Some(Program::Xdp(p)) => p.fd()?,
-            Some(Program::SchedClassifier(p)) => p.fd()?,
-            _ => return Err(anyhow!("the eBPF object has no program {program}")),
+    let loaded = match program(bpf, name)? {
+        Program::Xdp(p) if p.fd().is_err() => p.load(),
+        Program::SchedClassifier(p) if p.fd().is_err() => p.load(),
+        _ => Ok(()),
+    };
+    loaded.map_err(|e| explain_load(e.into(), &device.name))?;
+    let fd = match bpf.program(name) {
+        Some(Program::Xdp(p)) => p.fd()?,
+        Some(Program::SchedClassifier(p)) => p.fd()?,
+        _ => return Err(anyhow!("the eBPF object has no program {name}")),
+    };
+    for map_name in NAMES {
+        let map = match bpf.map(map_name) {
+            Some(Map::Array(map) | Map::LruHashMap(map) | Map::RingBuf(map)) => map,
+            _ => {
+                return Err(anyhow!(
+                    "the eBPF object has no map {map_name}: it does not belong to this build"
+                ));
+            }
         };
-        for name in NAMES {
-            let map = match bpf.map(name) {
-                Some(Map::Array(map) | Map::LruHashMap(map) | Map::RingBuf(map)) => map,
-                _ => {
-                    return Err(anyhow!(
-                        "the eBPF object has no map {name}: it does not belong to this build"
-                    ));
-                }
-            };
-            bind_map(fd.as_fd(), map.fd().as_fd())
-                .with_context(|| format!("binding map {name} to program {program}"))?;
-        }
+        bind_map(fd.as_fd(), map.fd().as_fd())
+            .with_context(|| format!("binding map {map_name} to program {name}"))?;
     }
     Ok(())
 }

@@ -6,6 +6,7 @@
 //! [`MapsView`], by this process or another.
 
 mod attach;
+mod forwarding;
 mod report;
 mod several;
 mod tap;
@@ -143,22 +144,17 @@ impl Monitor {
         let mut warnings = report::warnings(&asked, &device);
         let mut links = Vec::new();
         let frags = frags(&device, mode_wish(wish.ingress))?;
+        // Loaded before anything is attached: from the first packet on both directions are counted.
+        let egress = match wish.egress {
+            true => attach::prepare(&mut bpf, &device, attach::Side::Egress.program()),
+            false => Err(anyhow!("not asked for")),
+        };
         let ingress = attach::ingress(&mut bpf, &device, wish.ingress, frags, &mut warnings)?;
         links.push(ingress.link);
-        let mut programs = vec![ingress.program];
-        let egress = if wish.egress {
-            match attach::tcx(&mut bpf, &device, attach::Side::Egress) {
-                Ok(attached) => {
-                    links.push(attached.link);
-                    programs.push(attached.program);
-                    Ok(())
-                }
-                Err(error) => Err(format!("{error:#}")),
-            }
-        } else {
-            Err("not asked for".to_owned())
-        };
-        attach::bind_maps(&bpf, &programs)?;
+        let egress = egress
+            .and_then(|()| attach::tcx(&mut bpf, &device, attach::Side::Egress))
+            .map(|attached| links.push(attached.link))
+            .map_err(|error| format!("{error:#}"));
         let promiscuous = wish
             .promiscuous
             .then(|| Promiscuous::on(device.index.0))
@@ -178,6 +174,7 @@ impl Monitor {
             promiscuous: wish.promiscuous,
             other_xdp: ingress.other,
             rdma: RdmaDevice::on(&device.name).map_err(|e| e.to_string()),
+            sent_back: forwarding::sends_back(&device),
             vlan_stripped: ethtool::vlan_stripped(&device.name).unwrap_or(false),
             warnings,
         };

@@ -63,6 +63,8 @@ pub struct MonitorReport {
     /// RDMA devices on the interface, or why that can't be told.
     #[serde(skip)]
     pub rdma: Result<Vec<RdmaDevice>, String>,
+    /// By what the kernel may send a packet out where it came in; `None`: by nothing that is seen here.
+    pub sent_back: Option<String>,
     /// The driver takes VLAN tags out of received frames.
     pub vlan_stripped: bool,
     /// What the user should know.
@@ -104,6 +106,22 @@ impl MonitorReport {
             Some(why) => out.push(format!(
                 "{name}: sent packets are not seen ({why}): where both directions do not arrive here, as on a mirror port, there is no round-trip time"
             )),
+        }
+        if let (Some(how), true) = (&self.sent_back, self.egress) {
+            out.push(format!(
+                "{name}: {how}: a packet that comes in here and goes out here again (a router on one interface, a hairpin, a \
+                 tunnel's gateway) is counted twice, the second time as sent again; --no-egress counts received ones only"
+            ));
+        }
+        if self.ingress
+            == (Hook::Xdp {
+                mode: XdpMode::Generic,
+            })
+        {
+            out.push(format!(
+                "{name}: XDP in generic mode runs on whichever CPU the kernel takes a packet on, several for one receive queue \
+                 (RPS, virtual links): what two of them count at the same moment may be counted once; --ingress tcx counts per CPU"
+            ));
         }
         match self.ingress {
             Hook::Xdp { .. } if self.vlan_stripped => out.push(format!(
@@ -201,6 +219,7 @@ mod tests {
             promiscuous: true,
             other_xdp: None,
             rdma: Ok(Vec::new()),
+            sent_back: None,
             vlan_stripped: false,
             warnings: Vec::new(),
         }
@@ -213,6 +232,23 @@ mod tests {
         };
         let plain = report();
         assert!(says(&plain, "only those of the kernel's stack"));
+        assert!(!says(&plain, "twice") && !says(&plain, "generic"));
+        let router = MonitorReport {
+            sent_back: Some("net.ipv4.ip_forward is on".into()),
+            ingress: Hook::Xdp {
+                mode: XdpMode::Generic,
+            },
+            ..report()
+        };
+        for what in ["ip_forward is on: a packet", "--no-egress", "generic mode"] {
+            assert!(says(&router, what), "{what}");
+        }
+        let received_only = MonitorReport {
+            egress: false,
+            no_egress: Some("not asked for".into()),
+            ..router
+        };
+        assert!(!says(&received_only, "twice"));
         assert!(!says(&plain, "bypasses") && !says(&plain, "VLAN") && !says(&plain, "GRO"));
         let hardware = MonitorReport {
             rdma: Ok(vec![RdmaDevice {

@@ -1,9 +1,9 @@
 //! Several interfaces at once. One that vanishes is reported and the others go on; when it is back, it is watched again.
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 
 use super::{Monitor, MonitorWish};
-use crate::out;
+use crate::{maps::OwnPrograms, net::Link, out};
 
 /// What happened to an interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,28 +35,44 @@ struct Entry {
 pub struct Monitors {
     wish: MonitorWish,
     entries: Vec<Entry>,
+    own: OwnPrograms,
 }
 
 impl Monitors {
-    /// Starts all of them.
+    /// Starts all of them; the same name twice counts once.
     ///
     /// # Errors
-    /// One can't be watched: nothing is then left attached.
+    /// One can't be watched, or two names are of one device: nothing is then left attached.
     pub fn start(ifaces: &[String], wish: &MonitorWish) -> Result<Self> {
         let mut entries: Vec<Entry> = Vec::new();
+        let own = OwnPrograms::default();
         for iface in ifaces {
             if entries.iter().any(|entry| entry.iface == *iface) {
                 continue;
             }
+            // An alternative name, or a VLAN device and its parent: everything would be counted and told twice.
+            let device = Link::by_name(iface)?.xdp_device()?;
+            let twin = |m: &&Monitor| m.report().ifindex == device.index.0;
+            let mut watched = entries.iter().filter_map(|e| e.monitor.as_ref());
+            if let Some(first) = watched.find(twin) {
+                bail!(
+                    "{} and {iface} are the same device, {}: name one of them",
+                    first.report().iface,
+                    device.name
+                );
+            }
+            let monitor = Monitor::start(iface, wish)?;
+            own.set(iface, Some(monitor.program_id()));
             entries.push(Entry {
                 iface: iface.clone(),
-                monitor: Some(Monitor::start(iface, wish)?),
+                monitor: Some(monitor),
                 error: None,
             });
         }
         Ok(Self {
             wish: *wish,
             entries,
+            own,
         })
     }
 
@@ -75,6 +91,11 @@ impl Monitors {
         self.iter().find(|m| m.report().iface == iface)
     }
 
+    /// The programs of these monitors, for whoever reads their maps; kept up to date by [`Self::poll`].
+    pub fn programs(&self) -> OwnPrograms {
+        self.own.clone()
+    }
+
     /// Interfaces that are not watched now, with the reason.
     pub fn missing(&self) -> impl Iterator<Item = (&str, &str)> {
         self.entries
@@ -90,6 +111,7 @@ impl Monitors {
             if let Some(monitor) = &entry.monitor {
                 if let Err(error) = monitor.check() {
                     let why = out::chain(&error);
+                    self.own.set(&entry.iface, None);
                     entry.monitor = None;
                     entry.error = Some(why.clone());
                     changes.push(Change::Gone {
@@ -101,6 +123,7 @@ impl Monitors {
             }
             match Monitor::start(&entry.iface, &self.wish) {
                 Ok(monitor) => {
+                    self.own.set(&entry.iface, Some(monitor.program_id()));
                     entry.monitor = Some(monitor);
                     entry.error = None;
                     changes.push(Change::Watched {

@@ -180,6 +180,21 @@ impl Watch {
         events
     }
 
+    /// Nobody reads any more: takes every flag back, and begins anew.
+    pub fn end(&mut self, now_ns: u64) -> Vec<StormEvent> {
+        let (iface, mut events) = (&self.iface, Vec::new());
+        for (index, detector) in self.detectors.iter_mut().enumerate() {
+            events.extend(detector.end(now_ns).map(|change| StormEvent {
+                iface: iface.clone(),
+                channel: Channel(index as u8),
+                time_ns: now_ns,
+                change,
+            }));
+        }
+        self.sources = [PauseSource::Xdp; CHANNELS];
+        events
+    }
+
     /// What is known now.
     pub fn reports(&self) -> impl Iterator<Item = Report> + '_ {
         self.detectors
@@ -276,6 +291,41 @@ mod tests {
                 );
             }
         }
+    }
+
+    #[test]
+    fn a_storm_ends_when_nobody_looks_any_more_and_the_next_look_begins_anew() {
+        let mut watch = Watch::new("eth0", Config::default());
+        let mut pause = PausePriority::default();
+        let mut storm = |watch: &mut Watch, from: u64, to: u64| {
+            let mut events = Vec::new();
+            for now in (from * MS..=to * MS).step_by(1_000_000) {
+                pause.take(0xffff, 51_200, now);
+                if now % (100 * MS) == 0 {
+                    events.extend(watch.look(&reading(now, pause, 3), None));
+                }
+            }
+            events
+        };
+        assert_eq!(storm(&mut watch, 100, 2000).len(), 1);
+        let over = watch.end(2500 * MS);
+        let [event] = &over[..] else {
+            panic!("{over:?}")
+        };
+        assert_eq!(event.channel, Channel(3));
+        assert!(
+            matches!(event.change, Change::Released { reason: Released::Unknown, lasted_ns } if lasted_ns > 1_000 * MS),
+            "{event:?}"
+        );
+        assert!(
+            watch
+                .reports()
+                .all(|r| r.flagged.is_none() && r.share.is_err())
+        );
+        assert_eq!(watch.end(2600 * MS), [], "said once");
+        // A window must be full again.
+        assert_eq!(storm(&mut watch, 3000, 3900), []);
+        assert_eq!(storm(&mut watch, 3901, 4200).len(), 1);
     }
 
     #[test]

@@ -6,6 +6,7 @@ use super::{Config, Reader, Report, StormEvent, Watch};
 use crate::{
     live::Role,
     nic::{self, NicCounters, PauseCounts},
+    sys::clock::monotonic_ns,
 };
 
 /// How often the NIC's own counters are read whole: a driver may ask its device for each.
@@ -34,28 +35,33 @@ impl Sentry {
         }
     }
 
-    /// The program on the interface now.
-    pub fn on(&mut self, program: u32, role: Role) {
+    /// The program on the interface now. Returns the storms that are over because they were seen by another one: its counts, and
+    /// maybe its interface, are not this one's.
+    pub fn on(&mut self, program: u32, role: Role) -> Vec<StormEvent> {
         self.refresh();
         if self
             .reader
             .as_ref()
             .is_some_and(|reader| reader.program() == program)
         {
-            return;
+            return Vec::new();
         }
+        let over = self.off();
         // What waits is ours to know only where no hardware sends past us.
         let hardware = self.nic.rdma.iter().any(|port| !port.software);
         // A program of an earlier version counts no pauses: then there is nothing to tell.
         self.reader = Reader::open(&self.iface, program, role, hardware).ok();
+        over
     }
 
-    /// There is none.
-    pub fn off(&mut self) {
+    /// There is none, or nobody looks any more. Returns the storms that are over by that: nothing tells of them any more.
+    pub fn off(&mut self) -> Vec<StormEvent> {
         self.reader = None;
+        self.watch.end(monotonic_ns())
     }
 
-    /// Reads, and says what that changed. An interface that has gone is silent: whoever calls [`Sentry::on`] notices.
+    /// Reads, and says what that changed. An interface that has gone is silent: whoever calls [`Sentry::on`] and
+    /// [`Sentry::off`] notices.
     pub fn look(&mut self) -> Vec<StormEvent> {
         let Some(Ok(reading)) = self.reader.as_ref().map(Reader::read) else {
             return Vec::new();

@@ -201,6 +201,11 @@ impl Detector {
         }
     }
 
+    /// Nobody looks at the priority any more; says whether a flag ended by that. What comes later begins anew.
+    pub fn end(&mut self, now_ns: u64) -> Option<Change> {
+        self.forget(now_ns, NoShare::Warming, Released::Unknown)
+    }
+
     fn forget(&mut self, now_ns: u64, why: NoShare, released: Released) -> Option<Change> {
         self.looks.clear();
         self.share = Err(why);
