@@ -61,7 +61,7 @@ impl Default for QueueCounters {
 }
 
 /// Room for the transport's drop reasons in [`QueueEngine`].
-pub const ENGINE_DROP_SLOTS: usize = 46;
+pub const ENGINE_DROP_SLOTS: usize = 45;
 
 /// What the engine counted on one receive queue, and the socket's own statistics.
 #[repr(C, align(64))]
@@ -106,6 +106,9 @@ pub struct QueueEngine {
     pub rx_handover_full: u64,
     /// Packets dropped by the transport, by reason (`rocexdp_proto::DropReason`).
     pub drops: [u64; ENGINE_DROP_SLOTS],
+    /// Descriptors that the device is done with, a packet having several where it spans chunks: what the completion ring
+    /// returned. With `tx_packets` standing above them, packets wait in the TX ring or the device.
+    pub tx_completed: u64,
 }
 
 impl Default for QueueEngine {
@@ -130,6 +133,7 @@ impl Default for QueueEngine {
             rx_handed_away: 0,
             rx_handover_full: 0,
             drops: [0; ENGINE_DROP_SLOTS],
+            tx_completed: 0,
         }
     }
 }

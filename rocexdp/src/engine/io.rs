@@ -137,6 +137,7 @@ impl XskIo {
         out.rx_bytes = ours.rx_bytes;
         out.tx_packets = ours.tx_packets;
         out.tx_bytes = ours.tx_bytes;
+        out.tx_completed = ours.tx_completed_descs;
         out.tx_backpressure = self.counters.backpressure;
         out.tx_device_drops = ours.tx_device_drops;
         out.xsk_rx_bad_desc = ours.rx_bad_descriptor + ours.rx_too_many_frags;

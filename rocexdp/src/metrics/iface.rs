@@ -146,6 +146,11 @@ fn queue_engine(page: &mut Page, iface: &str, queue: &str, engine: &QueueEngine)
         ),
         ("queue_tx_bytes", "Bytes of these packets", engine.tx_bytes),
         (
+            "queue_tx_completed_descriptors",
+            "Descriptors that the device is done with, a packet having several where it spans chunks",
+            engine.tx_completed,
+        ),
+        (
             "queue_tx_backpressure",
             "Times that the TX ring or the packet memory had no room; nothing is lost",
             engine.tx_backpressure,

@@ -77,13 +77,14 @@ impl Reader {
     }
 }
 
+/// What left is what the device is done with: what is put on the TX ring, retransmissions too, waits there while it is paused.
 fn traffic(maps: &MapsView) -> Traffic {
     Traffic::Known {
         waiting: maps.qps().iter().any(|qp| qp.engine.outstanding > 0),
         left: maps
             .queue_counters()
             .iter()
-            .map(|(_, engine)| engine.tx_packets)
+            .map(|(_, engine)| engine.tx_completed)
             .sum(),
     }
 }

@@ -62,6 +62,9 @@ pub fn table(queues: &[(QueueCounters, QueueEngine)], width: Option<usize>) -> S
         e.rx_handover_full
     });
     row("engine, sent", &|_, e| e.tx_packets);
+    row("  descriptors the device is done with", &|_, e| {
+        e.tx_completed
+    });
     row("  waits for room (nothing lost)", &|_, e| e.tx_backpressure);
     row("  dropped by the device", &|_, e| e.tx_device_drops);
     let mut text = table.render(width);

@@ -84,6 +84,7 @@ queue!(
     rx_icrc_errors,
     tx_packets,
     tx_bytes,
+    tx_completed,
     tx_backpressure,
     xsk_rx_dropped,
     xsk_rx_ring_full,
