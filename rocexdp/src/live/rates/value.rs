@@ -17,13 +17,16 @@ pub fn sum(a: Value, b: Value) -> Value {
     }
 }
 
-/// What a counter gained. A counter that is lower than before began anew meanwhile.
+/// What a counter gained. One that is much lower than before began anew meanwhile; one that is a little lower did not (a time
+/// that is told with the present one in it, counts read while they are written): it gained nothing.
 #[must_use]
 pub const fn gained(before: u64, after: u64) -> u64 {
     if after >= before {
         after - before
-    } else {
+    } else if after < before / 2 {
         after
+    } else {
+        0
     }
 }
 
@@ -108,9 +111,12 @@ mod tests {
     }
 
     #[test]
-    fn a_counter_that_began_anew_gained_all_it_has() {
+    fn a_counter_that_began_anew_gained_all_it_has_and_a_small_step_back_is_nothing() {
         assert_eq!(gained(5, 9), 4);
-        assert_eq!(gained(9, 5), 5);
+        assert_eq!(gained(9_000, 5), 5);
+        assert_eq!(gained(1_000_000, 999_990), 0);
+        assert_eq!(gained(u64::MAX, u64::MAX - 1), 0);
+        assert_eq!(gained(0, 0), 0);
     }
 
     #[test]
