@@ -1,15 +1,17 @@
 //! The flight recorder on real traffic: files around triggers that other tools read.
 
 use std::{
+    io::{BufRead as _, BufReader, Read as _},
+    os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
-    process::Command,
-    time::Duration,
+    process::{Command, Stdio},
+    time::{Duration, Instant},
 };
 
 use rocexdp::lab::Host;
 use rocexdp_tests::{
     Rig, Running, eventually,
-    hop::{FAR, Hop, NEAR},
+    hop::{FAR, Hop, NEAR, ip},
     rig::{SHORT, text},
 };
 
@@ -31,6 +33,17 @@ fn files(dir: &Path) -> Vec<PathBuf> {
         .collect();
     files.sort();
     files
+}
+
+/// Host a sends one to host b.
+fn send_malformed(rig: &Rig) {
+    let to = (Host::B.ipv4(), 4791);
+    let send = || {
+        let socket = std::net::UdpSocket::bind("0.0.0.0:0").unwrap();
+        // Too short for a BTH.
+        socket.send_to(&[7; 5], to).unwrap();
+    };
+    rig.lab().host(Host::A).run(send).unwrap();
 }
 
 /// Fields of the packets that `filter` lets through, a line each.
@@ -183,17 +196,7 @@ fn ctrl_c_writes_a_pending_trigger_and_old_files_make_room() {
         ]
         .map(str::to_owned)
     };
-    let send = || {
-        let to = (Host::B.ipv4(), 4791);
-        rig.lab()
-            .host(Host::A)
-            .run(|| {
-                let socket = std::net::UdpSocket::bind("0.0.0.0:0").unwrap();
-                // Too short for a BTH.
-                socket.send_to(&[7; 5], to).unwrap();
-            })
-            .unwrap();
-    };
+    let send = || send_malformed(&rig);
     let line = arguments("60m");
     let line: Vec<&str> = line.iter().map(String::as_str).collect();
     let recorder = start(&hop, &binary, &line);
@@ -215,6 +218,10 @@ fn ctrl_c_writes_a_pending_trigger_and_old_files_make_room() {
     }
     recorder.interrupt(SHORT);
     assert_eq!(files(&out).len(), 2);
+    for file in files(&out) {
+        let mode = std::fs::metadata(&file).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600, "others may not read payload");
+    }
     let lengths = tshark(
         &files(&out)[1],
         "udp.dstport == 4791",
@@ -241,6 +248,9 @@ fn a_wrong_expression_is_pointed_at() {
         "{}",
         outcome.stderr
     );
+    let long = vec!["nak"; 30_000].join("|");
+    record(&["--on", &long]).failed(2, &["at most 256"]);
+    record(&["--on", "nak", "--ring", "100T"]).failed(1, &["--ring: ", "are available"]);
 }
 
 #[test]
@@ -308,4 +318,170 @@ fn an_endpoints_packets_are_recorded_in_both_directions() {
     // Nothing of the payload is kept: FIRST and MIDDLE packets end with their headers.
     assert!(report["truncated"].as_u64().unwrap() >= sent, "{report:#}");
     assert!(std::fs::metadata(&name).unwrap().len() < 2 << 20);
+}
+
+/// `rocexdp record` on host a's endpoint, of what host b refuses and of all else that is malformed.
+fn on_endpoint(rig: &Rig, out: &Path) -> Running {
+    let line = ["record", "--iface", "eth0", "--on", "cnp_rate=0"];
+    let more = ["--ring", "1MiB", "--after", "10ms", "--out-dir", text(out)];
+    rig.spawn(Host::A, &[&line[..], &more[..]].concat())
+}
+
+#[test]
+#[ignore = "needs root: run by cargo xtask test"]
+fn an_endpoint_has_one_recorder_and_a_killed_one_leaves_it_free() {
+    let Some(rig) = Rig::running("trk") else {
+        return;
+    };
+    let out = rig.path("flight");
+    let mut first = on_endpoint(&rig, &out);
+    first.says(SHORT, &["a file on"]);
+    let holder = format!("process {} records there already", first.pid());
+    on_endpoint(&rig, &out)
+        .finish(SHORT)
+        .failed(1, &[&holder, "interface eth0"]);
+    assert!(first.runs(), "the other one did not disturb it");
+    let small = rig.file("small", 1 << 16);
+    rig.copy_well(&small, "one");
+    first.says(SHORT, &["trigger: cnp_rate=0"]);
+    first.kill();
+
+    let next = on_endpoint(&rig, &out);
+    next.says(SHORT, &["a file on"]);
+    rig.copy_well(&small, "two");
+    next.says(SHORT, &["trigger: cnp_rate=0"]);
+    let outcome = next.interrupt(SHORT);
+    assert_eq!(outcome.code, Some(130), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains(" 1 files"), "{}", outcome.stderr);
+}
+
+#[test]
+#[ignore = "needs root: run by cargo xtask test"]
+fn an_endpoint_that_ends_is_said_and_the_next_one_is_recorded() {
+    let Some(mut rig) = Rig::running("tro") else {
+        return;
+    };
+    let out = rig.path("flight");
+    let recorder = on_endpoint(&rig, &out);
+    recorder.says(SHORT, &["a file on"]);
+    let small = rig.file("small", 1 << 16);
+    rig.copy_well(&small, "one");
+    recorder.says(SHORT, &["trigger: cnp_rate=0"]);
+    // What a's endpoint sent and received.
+    let packets = |rig: &Rig| -> u64 {
+        let of = |qp: &rocexdp::maps::QpView| {
+            let received = qp.counters.kinds.iter().map(|kind| kind.packets);
+            qp.engine.tx_packets + received.sum::<u64>()
+        };
+        rig.qps(Host::A).iter().map(of).sum()
+    };
+    let first = packets(&rig);
+    assert!(first > 0);
+    rig.kill(Host::A);
+    recorder.says(SHORT, &["eth0: the endpoint there has ended"]);
+    // Were a monitor there meanwhile, the endpoint would be refused.
+    rig.start_sender(&[]);
+    recorder.says(SHORT, &["eth0: recording again"]);
+    rig.copy_well(&small, "two");
+    let all = first + packets(&rig);
+    let outcome = recorder.interrupt(SHORT);
+    assert_eq!(outcome.code, Some(130), "{}", outcome.stderr);
+    let seen = format!("\n{all} packets seen, 0 lost");
+    assert!(outcome.stderr.contains(&seen), "{all}: {}", outcome.stderr);
+}
+
+#[test]
+#[ignore = "needs root: run by cargo xtask test"]
+fn two_names_of_a_device_are_recorded_once_and_one_that_is_back_again() {
+    let Some(rig) = Rig::up("trb") else {
+        return;
+    };
+    let Some(binary) = rocexdp_tests::rig::product() else {
+        return;
+    };
+    let hop = Hop::insert(rig.lab(), Host::A);
+    let on_hop = |line: &str| ip(&format!("-n {} {line}", hop.name()));
+    on_hop("link property add dev near altname mirror");
+    let out = rig.path("flight");
+    let line = ["--iface", "near,mirror", "--on", "malformed"];
+    let more = ["--ring", "1MiB", "--after", "1ms", "--out-dir", text(&out)];
+    let recorder = start(&hop, &binary, &[&line[..], &more[..]].concat());
+    let what = "mirror: its packets are those of near, which is recorded already as near";
+    assert!(recorder.stderr().contains(what), "{}", recorder.stderr());
+    let send = |written| {
+        send_malformed(&rig);
+        eventually("a file is written", SHORT, || {
+            (recorder.stdout().lines().count() >= written).then_some(())
+        });
+    };
+    send(1);
+    on_hop("link set near down");
+    on_hop("link set near name away");
+    recorder.says(SHORT, &["near: interface near was renamed to away"]);
+    on_hop("link set away name near");
+    on_hop("link set near up");
+    recorder.says(SHORT, &["near: recording again"]);
+    send(2);
+    let outcome = recorder.interrupt(SHORT);
+    assert!(outcome.stderr.contains(" 2 triggers"), "{}", outcome.stderr);
+}
+
+#[test]
+#[ignore = "needs root: run by cargo xtask test"]
+fn when_nobody_reads_its_output_what_is_pending_is_written_still() {
+    let Some(rig) = Rig::up("trh") else {
+        return;
+    };
+    let Some(binary) = rocexdp_tests::rig::product() else {
+        return;
+    };
+    let hop = Hop::insert(rig.lab(), Host::A);
+    let out = rig.path("flight");
+    let mut command = Command::new(&binary);
+    command.args(["record", "--iface", NEAR, "--on", "malformed"]);
+    command.args([
+        "--ring",
+        "1MiB",
+        "--after",
+        "100ms",
+        "--out-dir",
+        text(&out),
+    ]);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    hop.ns().confine(&mut command).unwrap();
+    let mut recorder = command.spawn().unwrap();
+    let mut first = BufReader::new(recorder.stdout.take().unwrap());
+    let mut said = BufReader::new(recorder.stderr.take().unwrap());
+    let mut text = String::new();
+    while !text.contains("a file on") {
+        assert!(said.read_line(&mut text).unwrap() > 0, "{text}");
+    }
+    // Without a pause, so that at each file another trigger waits.
+    let until = Instant::now() + SHORT;
+    let status = std::thread::scope(|scope| {
+        let reader = scope.spawn(|| {
+            let mut line = String::new();
+            first.read_line(&mut line).unwrap();
+            drop(first);
+            line
+        });
+        loop {
+            send_malformed(&rig);
+            std::thread::sleep(Duration::from_millis(3));
+            if let Some(status) = recorder.try_wait().unwrap() {
+                assert!(reader.join().unwrap().contains(".pcapng: "));
+                break status;
+            }
+            if Instant::now() >= until {
+                recorder.kill().unwrap();
+                panic!("it did not end");
+            }
+        }
+    });
+    assert_eq!(status.code(), Some(141));
+    said.read_to_string(&mut text).unwrap();
+    let triggers = text.matches(": trigger: malformed").count();
+    assert!(triggers >= 3, "{text}");
+    assert_eq!(files(&out).len(), triggers, "{text}");
+    assert!(text.contains(&format!(" {triggers} files")), "{text}");
 }
