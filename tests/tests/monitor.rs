@@ -5,11 +5,13 @@ use std::{
     collections::HashMap,
     net::UdpSocket,
     process::{Command, Stdio},
+    sync::atomic::{AtomicBool, Ordering},
     time::Duration,
 };
 
 use rocexdp::{
     lab::Host,
+    live::Sampler,
     maps::{AttachedAt, Attachment, MapsView, ProgramRole},
     monitor::{Change, Hook, Ingress, Monitor, MonitorWish, Monitors},
     net::Link,
@@ -317,6 +319,157 @@ fn the_table_of_flows_forgets_the_oldest_and_says_how_many() {
     let live = maps.flows().unwrap().len() as u64;
     assert!(live <= 64 && inserts == 1000, "{live} live of {inserts}");
     assert!(Monitor::start("v1", &MonitorWish { flows: 0, ..wish }).is_err());
+}
+
+#[test]
+#[ignore = "needs root: run by cargo xtask test"]
+fn a_monitor_reads_its_own_program_whatever_comes_and_goes_beside_it() {
+    let veth = Veth::up("ow");
+    let names = ["v1".to_owned()];
+    let behind = MonitorWish {
+        ingress: Ingress::Tcx,
+        ..MonitorWish::default()
+    };
+    veth.ns
+        .run(|| {
+            let mut monitors = Monitors::start(&names, &behind).unwrap();
+            let own = monitors.get("v1").unwrap().program_id();
+            let mut ours = Sampler::new(&names).with_own(monitors.programs());
+            let mut onlooker = Sampler::new(&names);
+            let id = |sampler: &mut Sampler| {
+                let sample = sampler.sample().ifaces.remove(0);
+                sample
+                    .source
+                    .map(|source| source.program_id)
+                    .ok_or(sample.error)
+            };
+            assert_eq!((id(&mut ours), id(&mut onlooker)), (Ok(own), Ok(own)));
+            // An XDP program, which is found first, as `rocexdp record` has; then a second one in front at TCX.
+            for wish in [MonitorWish::default(), behind] {
+                let other = Monitor::start("v1", &wish).unwrap();
+                assert_ne!(Attachment::all("v1").unwrap()[0].program_id, own);
+                assert_eq!((id(&mut ours), id(&mut onlooker)), (Ok(own), Ok(own)));
+                assert_eq!(id(&mut Sampler::new(&names)), Ok(other.program_id()));
+                drop(other);
+                assert_eq!((id(&mut ours), id(&mut onlooker)), (Ok(own), Ok(own)));
+            }
+            // Another process's on a new interface of the same name is not ours, until we watch again.
+            veth.ip("link del v1");
+            veth.ip("link add v1 type veth peer name v0");
+            veth.ip("link set v1 up");
+            let other = Monitor::start("v1", &MonitorWish::default()).unwrap();
+            let gone = id(&mut ours).unwrap_err().unwrap();
+            assert!(gone.contains("no longer there"), "{gone}");
+            monitors.poll();
+            let gone = id(&mut ours).unwrap_err().unwrap();
+            assert!(gone.contains("not watched at present"), "{gone}");
+            monitors.poll();
+            let again = monitors.get("v1").unwrap().program_id();
+            assert!(again != own && again != other.program_id());
+            assert_eq!(id(&mut ours), Ok(again));
+        })
+        .unwrap();
+}
+
+#[test]
+#[ignore = "needs root: run by cargo xtask test"]
+fn one_device_under_two_names_is_watched_once() {
+    let veth = Veth::up("tw");
+    veth.ip("link property add dev v1 altname another");
+    let names = ["v1".to_owned(), "another".to_owned()];
+    let start = || Monitors::start(&names, &MonitorWish::default());
+    let error = format!("{:#}", veth.ns.run(start).unwrap().unwrap_err());
+    assert!(
+        error.contains("v1 and another are the same device"),
+        "{error}"
+    );
+    assert_eq!(veth.attached("v1"), []);
+
+    let Some(binary) = rocexdp_tests::rig::product() else {
+        return;
+    };
+    let mut command = Command::new(binary);
+    command.args(["monitor", "--iface", "another,v1", "--json"]);
+    command.args(["--interval", "50ms", "--count", "1"]);
+    veth.ns.confine(&mut command).unwrap();
+    let output = command.output().unwrap();
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        output.status.success() && told.contains("v1: the same device as another"),
+        "{told}"
+    );
+    for line in String::from_utf8_lossy(&output.stdout).lines() {
+        let line: serde_json::Value = serde_json::from_str(line).unwrap();
+        let ifaces = line["ifaces"].as_array().unwrap();
+        assert_eq!(ifaces.len(), 1, "{line:#}");
+        assert_eq!(ifaces[0]["iface"], "another");
+    }
+}
+
+#[test]
+#[ignore = "needs root: run by cargo xtask test"]
+fn whoever_finds_a_monitor_finds_its_maps_while_it_starts_too() {
+    let veth = Veth::up("st");
+    let done = AtomicBool::new(false);
+    let read = |iface: &str| {
+        let mut whole = 0;
+        while !done.load(Ordering::Relaxed) {
+            let Some(found) = Attachment::all(iface).unwrap().first().copied() else {
+                continue;
+            };
+            match MapsView::of_program(found.program_id) {
+                Ok(_) => whole += 1,
+                // It may end between the two.
+                Err(error) => assert!(!format!("{error:#}").contains("has no map"), "{error:#}"),
+            }
+        }
+        whole
+    };
+    let whole = std::thread::scope(|scope| {
+        let reader = scope.spawn(|| veth.ns.run(|| read("v1")).unwrap());
+        for _ in 0..5 {
+            for ingress in [Ingress::Auto, Ingress::Tcx] {
+                let wish = MonitorWish {
+                    ingress,
+                    ..MonitorWish::default()
+                };
+                drop(veth.start("v1", &wish).unwrap());
+            }
+        }
+        done.store(true, Ordering::Relaxed);
+        reader.join().unwrap()
+    });
+    println!("found whole {whole} times");
+    assert!(whole > 0);
+}
+
+#[test]
+#[ignore = "needs root: run by cargo xtask test"]
+fn where_the_host_forwards_it_says_that_a_packet_may_count_twice() {
+    let veth = Veth::up("fw");
+    let spots = |wish: &MonitorWish| veth.start("v1", wish).unwrap().blind_spots().join("\n");
+    let set = |text: &str| {
+        let path = "/proc/sys/net/ipv4/ip_forward";
+        veth.ns.run(|| std::fs::write(path, text)).unwrap().unwrap();
+    };
+    set("0");
+    assert!(!spots(&MonitorWish::default()).contains("twice"));
+    set("1");
+    let told = spots(&MonitorWish::default());
+    assert!(
+        told.contains("ip_forward is on") && told.contains("twice"),
+        "{told}"
+    );
+    let received_only = MonitorWish {
+        egress: false,
+        ..MonitorWish::default()
+    };
+    assert!(!spots(&received_only).contains("twice"));
+    set("0");
+    veth.ip("link add br0 type bridge");
+    veth.ip("link set v1 master br0");
+    let told = spots(&MonitorWish::default());
+    assert!(told.contains("port of the bridge br0"), "{told}");
 }
 
 #[test]
