@@ -2,7 +2,7 @@
 //! endpoint and of a monitor.
 
 use std::{
-    net::IpAddr,
+    net::{IpAddr, UdpSocket},
     process::Command,
     sync::{
         Arc,
@@ -19,7 +19,7 @@ use rocexdp::{
     monitor::{Monitor, MonitorWish},
     net::Link,
     nic,
-    node::{ConnectAttr, Node, NodeConfig},
+    node::{ConnectAttr, Node, NodeConfig, NodeQp},
     pfc::{Certainty, Change, Channel, Released, StormEvent},
     sys::netns::NetNs,
     xsk::{Xsk, XskConfig},
@@ -36,6 +36,8 @@ use rocexdp_tests::{
 };
 
 const IFACE: &str = "eth0";
+/// Where a MAC sends pause frames.
+const ALL: [u8; 6] = [0x01, 0x80, 0xc2, 0, 0, 1];
 const A: &str = "10.78.0.1";
 const B: &str = "10.78.0.2";
 
@@ -84,6 +86,11 @@ impl Pair {
 
     /// Sends pause frames from b until dropped.
     fn pause(&self, priorities: u8, share: Share) -> Pauser {
+        self.pause_at(ALL, priorities, share)
+    }
+
+    /// The same, to this address.
+    fn pause_at(&self, to: [u8; 6], priorities: u8, share: Share) -> Pauser {
         let end = Arc::new(AtomicBool::new(false));
         let stop = Arc::clone(&end);
         let open = || {
@@ -98,22 +105,22 @@ impl Pair {
                 match share {
                     // 65535 quanta of 51.2 ns at 10 Gb/s: 3.4 ms.
                     Share::All => {
-                        send(&mut socket, priorities, 0xffff);
+                        send(&mut socket, to, priorities, 0xffff);
                         std::thread::sleep(Duration::from_micros(500));
                     }
                     Share::EightyFive => {
                         while begin.elapsed() < Duration::from_millis(85) {
-                            send(&mut socket, priorities, 0xffff);
+                            send(&mut socket, to, priorities, 0xffff);
                             std::thread::sleep(Duration::from_micros(500));
                         }
-                        send(&mut socket, priorities, 0);
+                        send(&mut socket, to, priorities, 0);
                         std::thread::sleep(
                             Duration::from_millis(100).saturating_sub(begin.elapsed()),
                         );
                     }
                 }
             }
-            send(&mut socket, priorities, 0);
+            send(&mut socket, to, priorities, 0);
         });
         Pauser(end, Some(thread))
     }
@@ -155,9 +162,9 @@ fn in_time() {
 }
 
 /// A PFC frame for these priorities (IEEE 802.1Qbb, as in the kernel's captures: destination 01:80:c2:00:00:01, 0x8808, 0x0101).
-fn send(socket: &mut Xsk, priorities: u8, quanta: u16) {
+fn send(socket: &mut Xsk, to: [u8; 6], priorities: u8, quanta: u16) {
     let mut frame = [0_u8; 60];
-    frame[..6].copy_from_slice(&[0x01, 0x80, 0xc2, 0, 0, 1]);
+    frame[..6].copy_from_slice(&to);
     frame[6..12].copy_from_slice(&[2, 0, 0, 0, 0, 9]);
     frame[12..18].copy_from_slice(&[0x88, 0x08, 0x01, 0x01, 0, priorities]);
     for priority in 0..8 {
@@ -209,6 +216,42 @@ fn flagged(event: &StormEvent) -> Option<Certainty> {
         Change::Flagged { certainty, .. } => Some(certainty),
         Change::Released { .. } => None,
     }
+}
+
+/// Posts a request that nobody answers, to be sent again after 4.096 us << `timeout`.
+fn ask(node: &Node, timeout: u8) -> NodeQp {
+    let qp = node.create_qp(4, 1).unwrap();
+    let address = |text: &str| text.parse::<IpAddr>().unwrap();
+    let attributes = ConnectAttr {
+        local: address(A),
+        peer: address(B),
+        peer_qpn: Qpn::new(0x77),
+        peer_psn: Psn::new(1),
+        path_mtu: PathMtu::Mtu1024,
+        timeout,
+        retry_cnt: 7,
+        rnr_retry: 7,
+        min_rnr_timer: 12,
+        access: Access::LOCAL_WRITE,
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    runtime.block_on(qp.connect(attributes)).unwrap();
+    let memory: Arc<dyn Memory> = Buffer::new(4096).unwrap();
+    qp.post_send(SendWr {
+        wr_id: WrId(1),
+        op: SendOp::Write {
+            va: 0,
+            rkey: RKey(1),
+        },
+        local: Segment::new(memory, 0, 64),
+        signaled: true,
+        solicited: false,
+    })
+    .unwrap();
+    qp
 }
 
 const SOON: Duration = Duration::from_secs(10);
@@ -361,37 +404,7 @@ fn an_endpoint_knows_a_storm_by_the_traffic_that_waits() {
     );
 
     // A request that nobody answers for four seconds: it waits, and nothing leaves.
-    let qp = node.create_qp(4, 1).unwrap();
-    let address = |text: &str| text.parse::<IpAddr>().unwrap();
-    let attributes = ConnectAttr {
-        local: address(A),
-        peer: address(B),
-        peer_qpn: Qpn::new(0x77),
-        peer_psn: Psn::new(1),
-        path_mtu: PathMtu::Mtu1024,
-        timeout: 20,
-        retry_cnt: 7,
-        rnr_retry: 7,
-        min_rnr_timer: 12,
-        access: Access::LOCAL_WRITE,
-    };
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .unwrap();
-    runtime.block_on(qp.connect(attributes)).unwrap();
-    let memory: Arc<dyn Memory> = Buffer::new(4096).unwrap();
-    qp.post_send(SendWr {
-        wr_id: WrId(1),
-        op: SendOp::Write {
-            va: 0,
-            rkey: RKey(1),
-        },
-        local: Segment::new(memory, 0, 64),
-        signaled: true,
-        solicited: false,
-    })
-    .unwrap();
+    let _qp = ask(&node, 20);
     let event = observed.next(LONG).expect("a storm");
     assert_eq!(
         (event.channel, flagged(&event)),
@@ -408,6 +421,108 @@ fn an_endpoint_knows_a_storm_by_the_traffic_that_waits() {
         (reason == Released::TrafficMoves).then_some(())
     });
     drop(pauser);
+}
+
+/// A device that keeps what it was given, as a paused NIC does: a MACVLAN device above a link that sends 125 bytes a second, whose
+/// queue others have filled.
+#[test]
+#[ignore = "needs root: run by cargo xtask test"]
+fn a_request_sent_again_into_a_device_that_sends_nothing_has_not_left() {
+    let Some(pair) = Pair::up("s") else { return };
+    let [a, b] = &pair.names;
+    let peer = pair.b.run(|| Link::by_name(IFACE)).unwrap().unwrap().mac;
+    for line in [
+        format!("-n {a} link set {IFACE} down"),
+        format!("-n {a} link set {IFACE} name under"),
+        format!("-n {a} address flush dev under"),
+        format!("-n {a} link set under up"),
+        format!("-n {a} link add link under name {IFACE} type macvlan"),
+        format!("-n {a} address add {A}/24 dev {IFACE}"),
+        format!("-n {a} link set {IFACE} up"),
+        format!(
+            "-n {a} neighbour replace {B} lladdr {} dev {IFACE}",
+            peer.unwrap()
+        ),
+        format!("-n {b} neighbour flush dev {IFACE}"),
+    ] {
+        ip(&line);
+    }
+    let node = pair
+        .a
+        .run(|| Node::open(NodeConfig::new(IFACE)))
+        .unwrap()
+        .unwrap();
+    let observed = pair.observe();
+    let tc = "qdisc add dev under root tbf rate 1kbit burst 2000 limit 1000000";
+    let done = Command::new("tc")
+        .args(["-n", a])
+        .args(tc.split_whitespace())
+        .status();
+    assert!(done.unwrap().success(), "tc {tc}");
+    let fill = || {
+        let socket = UdpSocket::bind((A, 0)).unwrap();
+        for _ in 0..12 {
+            socket.send_to(&[0; 1400], (B, 9)).unwrap();
+        }
+    };
+    pair.a.run(fill).unwrap();
+
+    // The link is the NIC of this "device", which takes what comes for its own address.
+    let own = pair.a.run(|| Link::by_name(IFACE)).unwrap().unwrap().mac;
+    let pauser = pair.pause_at(own.unwrap().0, 1 << 5, Share::All);
+    eventually("a whole window is paused", LONG, || {
+        std::thread::sleep(Duration::from_millis(200));
+        let all = observed.scrape();
+        let whole = all.iter().any(|s| {
+            s.name == "rocexdp_pfc_paused_ratio" && s.labels["priority"] == "5" && s.value > 0.99
+        });
+        whole.then_some(())
+    });
+    // Sent again every half second: the window of a second has one at least.
+    let _qp = ask(&node, 17);
+    let event = observed.next(Duration::from_secs(4)).expect("a storm");
+    assert_eq!(
+        (event.channel, flagged(&event)),
+        (Channel(5), Some(Certainty::Storm))
+    );
+    let all = observed.scrape();
+    let count = |name| sum(&all, name, &[]);
+    let (sent, completed) = (
+        count("rocexdp_queue_tx_packets_total"),
+        count("rocexdp_queue_tx_completed_descriptors_total"),
+    );
+    println!("{sent} packets given to the device, {completed} descriptors back");
+    assert!(sent >= 2.0, "sent again: {sent}");
+    assert!(completed == 0.0, "{completed} of {sent}");
+    drop(pauser);
+}
+
+#[test]
+#[ignore = "needs root: run by cargo xtask test"]
+fn a_storm_on_an_interface_that_vanishes_is_over() {
+    let Some(pair) = Pair::up("v") else { return };
+    let _monitor = pair
+        .a
+        .run(|| Monitor::start(IFACE, &MonitorWish::default()))
+        .unwrap()
+        .unwrap();
+    let observed = pair.observe();
+    let pauser = pair.pause(1 << 3, Share::All);
+    let event = observed.next(LONG).expect("a storm");
+    assert_eq!(flagged(&event), Some(Certainty::Suspected), "{event}");
+    // In the same moment: the link is not seen going down before it is gone.
+    drop(pauser);
+    ip(&format!("-n {} link del {IFACE}", pair.names[0]));
+    let event = observed.next(SOON).expect("its end");
+    assert!(matches!(event.change, Change::Released { .. }), "{event}");
+    println!("{event}");
+    assert_eq!(
+        observed.next(Duration::from_secs(2)),
+        None,
+        "it is over once"
+    );
+    let all = observed.scrape();
+    assert!(!all.iter().any(|s| s.name == "rocexdp_pfc_storm_state"));
 }
 
 #[test]
