@@ -192,13 +192,51 @@ fn a_retransmission_that_is_lost_too_is_no_timeout_and_no_second_loss() {
     let again = report
         .findings
         .iter()
-        .find(|f| f.text.contains("is missing again"))
+        .find(|f| f.text.contains("is not in what was sent again"))
         .unwrap();
     assert_eq!(again.kind, Kind::PacketLoss);
     assert_eq!(again.frames, [13, 14, 19]);
-    assert!(again.text.contains("once more"), "{}", again.text);
+    assert!(again.text.contains("lost again, before"), "{}", again.text);
     let timeout = only(&report, Kind::AckTimeout);
     assert!(timeout.text.contains("67.0 ms"), "{}", timeout.text);
+    assert_eq!(report.flows[0].metrics.timeouts, 1);
+}
+
+#[test]
+fn a_retransmission_that_is_lost_before_the_tap_after_a_loss_behind_it_is_told() {
+    let mut capture = Capture::default();
+    for n in 0..10 {
+        capture.send(i64::from(n) * US, 0x202, 100 + n);
+    }
+    for n in 0..3 {
+        capture.ack(i64::from(n) * US + 4500, 0x101, 100 + n);
+    }
+    capture.answer(9500, 0x101, 103, NAK_SEQUENCE);
+    for n in 4..10 {
+        capture.send(i64::from(n) * US + 20 * US, 0x202, 100 + n);
+    }
+    for n in 3..10 {
+        capture.send(i64::from(n) * US + 67 * MS, 0x202, 100 + n);
+        capture.ack(i64::from(n) * US + 67 * MS + 4500, 0x101, 100 + n);
+    }
+    let report = capture.report();
+    let losses: Vec<_> = report
+        .findings
+        .iter()
+        .filter(|f| f.kind == Kind::PacketLoss)
+        .collect();
+    assert_eq!(losses.len(), 2, "{losses:#?}");
+    let again = losses
+        .iter()
+        .find(|f| f.text.contains("is not in what was sent again"))
+        .unwrap();
+    assert!(
+        again
+            .text
+            .contains("lost behind the capture point in frame 4 ")
+    );
+    assert!(again.text.contains("lost again, before"), "{}", again.text);
+    assert_eq!(again.frames, [4, 14, 15, 20]);
     assert_eq!(report.flows[0].metrics.timeouts, 1);
 }
 

@@ -42,8 +42,9 @@ impl Gap {
 pub enum Cause {
     /// A PSN sequence error NAK: frame, time, and whether the missing packet had come late by then.
     Nak(u64, i64, bool),
-    /// The same, but the packet that it asked for is not among those sent again: frame of the NAK, and what it asked for.
-    NakMissed(u64, Psn),
+    /// The same, but the packet that it asked for is not among those sent again: frame of the NAK, what it asked for, and
+    /// the frame of that if it had been captured.
+    NakMissed(u64, Psn, Option<u64>),
     /// An RNR NAK.
     Rnr,
     /// A READ was asked for again and this response had been captured (frame).

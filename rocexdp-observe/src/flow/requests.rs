@@ -496,14 +496,14 @@ impl Requests {
             self.nak = None;
             return Cause::Nak(nak.frame, nak.time, nak.late);
         }
+        // Who goes back for a NAK begins with what it names: that is missing.
         if let Some(nak) = self.nak
-            && self
-                .gaps
-                .iter()
-                .any(|gap| gap.covers(nak.psn) && gap.filled == 0)
+            && !nak.late
+            && r.time.saturating_sub(nak.time) < SETTLE_NS
         {
             self.nak = None;
-            return Cause::NakMissed(nak.frame, nak.psn);
+            let original = self.history.get(nak.psn).map(|sent| sent.frame);
+            return Cause::NakMissed(nak.frame, nak.psn, original);
         }
         if self.rnr.is_some_and(|run| run.psn == r.psn) {
             return Cause::Rnr;

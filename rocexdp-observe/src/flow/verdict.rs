@@ -60,7 +60,9 @@ impl Requests {
     ) {
         match run.cause {
             Cause::Rnr => {}
-            Cause::NakMissed(frame, psn) => self.lost_again(run, frame, psn, out, place),
+            Cause::NakMissed(frame, psn, original) => {
+                self.lost_again(run, (frame, psn, original), out, place);
+            }
             Cause::Nak(frame, time, late) => self.lost_by_nak(run, (frame, time), late, out, place),
             Cause::ReadCaptured(response) => {
                 self.read_response_lost(run, Some(response), 1, out, place);
@@ -101,19 +103,29 @@ impl Requests {
     }
 
     /// What a NAK asked for is missing in what was sent again for it.
-    fn lost_again(&mut self, run: &Episode, nak: u64, psn: Psn, out: &mut Findings, place: Place) {
+    fn lost_again(
+        &mut self,
+        run: &Episode,
+        (nak, psn, original): (u64, Psn, Option<u64>),
+        out: &mut Findings,
+        place: Place,
+    ) {
         self.count_filled(run);
         let sent = run.packets + u64::from(run.filled);
-        let frames = [nak, run.frames.0, run.frames.1];
+        let frames = [original.unwrap_or(nak), nak, run.frames.0, run.frames.1];
         out.add(Kind::PacketLoss, place, run.time, 1, &frames, |f| {
+            let first = original.map_or_else(
+                || "missing".to_owned(),
+                |frame| format!("lost behind the capture point in frame {frame}"),
+            );
             let end = match run.recovered {
                 Some((frame, _)) => format!(
                     "it arrived then (acknowledged in frame {frame}), the capture missed it"
                 ),
-                None => "lost before the capture point once more".to_owned(),
+                None => "lost again, before the capture point".to_owned(),
             };
             format!(
-                "{} (NAK, PSN sequence error, in frame {nak}) is missing again in what was sent again for it at {} ({}, {} from PSN {} on): {end}",
+                "{}, {first} (NAK, PSN sequence error, in frame {nak}), is not in what was sent again for it at {} ({}, {} from PSN {} on): {end}",
                 Psns(psn.get(), 1),
                 f.at(run.time),
                 Frames(run.frames.0, run.frames.1),
