@@ -10,6 +10,7 @@ use std::{collections::HashMap, hash::Hash};
 use rocexdp_common::maps::Rtt;
 
 use super::qp::COUNTS;
+use crate::live::gained;
 
 /// Traffic of so long ago counts for 1/e of traffic now, seconds.
 const MEMORY: f64 = 60.0;
@@ -37,19 +38,18 @@ impl Values {
         traffic: 0,
     };
 
-    /// What was counted since `before`. A counter that is less than it was began anew.
+    /// What was counted since `before`. A counter that is much less than it was began anew.
     #[must_use]
     fn since(&self, before: &Self) -> Self {
-        let gained = |now: u64, then: u64| if now < then { now } else { now - then };
         let mut delta = *self;
         for (now, then) in delta.counts.iter_mut().zip(&before.counts) {
-            *now = gained(*now, *then);
+            *now = gained(*then, *now);
         }
         for (now, then) in delta.rtt.buckets.iter_mut().zip(&before.rtt.buckets) {
-            *now = gained(*now, *then);
+            *now = gained(*then, *now);
         }
-        delta.rtt.sum_ns = gained(self.rtt.sum_ns, before.rtt.sum_ns);
-        delta.traffic = gained(self.traffic, before.traffic);
+        delta.rtt.sum_ns = gained(before.rtt.sum_ns, self.rtt.sum_ns);
+        delta.traffic = gained(before.traffic, self.traffic);
         delta
     }
 
