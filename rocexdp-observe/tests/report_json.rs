@@ -83,6 +83,7 @@ fn names_are_fixed() {
             "icrc_errors",
             "icrc_unknown",
             "opcodes",
+            "cm_messages",
             "cnp",
             "ce_marked",
             "pfc_frames",
@@ -144,6 +145,11 @@ fn values_are_what_the_capture_shows() {
     assert_eq!(finding["severity"], "warning");
     assert_eq!(finding["qpn"], 51);
     assert_eq!(finding["frames"], serde_json::json!([4, 6, 9, 12]));
+    let cm = report("cm-rping.pcap");
+    assert_eq!(
+        cm["cm_messages"],
+        serde_json::json!({"REQ": 1, "REP": 1, "RTU": 1, "DREQ": 1, "DREP": 1})
+    );
     // What can't be known is null: a datagram QP has no gaps, a QP that never answered no number.
     assert_eq!(report("ud-send.pcap")["flows"][0]["psn_gaps"], Value::Null);
     let silent = report("rc-no-such-qp.pcap");
@@ -159,7 +165,7 @@ fn names(value: &Value, into: &mut BTreeSet<String>) {
                 into.insert(key.clone());
                 if !matches!(
                     key.as_str(),
-                    "opcodes" | "malformed_reasons" | "unfollowed_reasons"
+                    "opcodes" | "cm_messages" | "malformed_reasons" | "unfollowed_reasons"
                 ) {
                     names(value, into);
                 }

@@ -84,6 +84,7 @@ impl Analyser {
         let Some(cm) = mad::datagram(captured, p).and_then(|datagram| datagram.cm) else {
             return;
         };
+        *self.totals.cm.entry(cm.name()).or_default() += 1;
         let (src, dst) = (p.flow.src, p.flow.dst);
         match cm {
             CmMessage::Req(req) => self.asked(frame, src, dst, &req),

@@ -11,7 +11,7 @@ mod summary;
 pub mod table;
 mod tie;
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 
 use rocexdp_common::{
     dissect::{Captured, Dissected, Kind as Frame, TunnelKind, extensions},
@@ -82,6 +82,8 @@ pub struct Totals {
     pub pause: Events,
     /// LLDP frames.
     pub lldp: u64,
+    /// Messages of the communication manager, by name.
+    pub cm: BTreeMap<&'static str, u64>,
     /// Packets in tunnels.
     pub tunnelled: u64,
     /// RoCE packets left out by the address filter.
@@ -122,6 +124,7 @@ impl Analyser {
                 pfc_priorities: [0; 8],
                 pause: Events::default(),
                 lldp: 0,
+                cm: BTreeMap::new(),
                 tunnelled: 0,
                 filtered: 0,
             },

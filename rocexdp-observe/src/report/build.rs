@@ -86,6 +86,7 @@ impl Report {
             icrc_errors: sums.wrong,
             icrc_unknown: sums.unknown,
             opcodes,
+            cm_messages: totals.cm.clone(),
             cnp: sums.cnp,
             ce_marked: sums.ce,
             pfc_frames: totals.pfc.count,

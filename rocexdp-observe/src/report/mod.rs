@@ -216,6 +216,8 @@ pub struct Report {
     pub icrc_unknown: u64,
     /// Packets by opcode, named as Wireshark does.
     pub opcodes: BTreeMap<String, u64>,
+    /// Messages of the communication manager on QP 1, by name.
+    pub cm_messages: BTreeMap<&'static str, u64>,
     /// Congestion notification packets.
     pub cnp: u64,
     /// Packets with a CE mark.

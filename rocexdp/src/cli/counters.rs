@@ -44,6 +44,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
             .map(|(queue, (xdp, engine))| Queue {
                 queue,
                 xdp: xdp.into(),
+                events: (&xdp.events).into(),
                 engine: engine.into(),
             })
             .collect(),

@@ -45,6 +45,9 @@ pub fn table(queues: &[(QueueCounters, QueueEngine)], width: Option<usize>) -> S
     });
     row("socket, tx_invalid_descs", &|_, e| e.xsk_tx_invalid);
     row("socket, tx_ring_empty_descs", &|_, e| e.xsk_tx_ring_empty);
+    row("events of packets (rocexdp events)", &|x, _| x.events.sent);
+    row("  held back by the rate limit", &|x, _| x.events.suppressed);
+    row("  lost, nobody read", &|x, _| x.events.lost);
     row("engine, received", &|_, e| e.rx_packets);
     row("  accepted", &|_, e| e.rx_accepted);
     row("  wrong ICRC", &|_, e| e.rx_icrc_errors);

@@ -93,7 +93,13 @@ fn opcodes(report: &Report, width: Option<usize>) -> String {
     for (name, n) in list {
         table.row([name.clone(), n.to_string()]);
     }
-    format!("\n{}", table.render(width))
+    let mut text = format!("\n{}", table.render(width));
+    if !report.cm_messages.is_empty() {
+        let list = report.cm_messages.iter();
+        let list: Vec<_> = list.map(|(name, n)| format!("{n} {name}")).collect();
+        text.push_str(&format!("connection manager: {}\n", list.join(", ")));
+    }
+    text
 }
 
 fn endpoint(end: &Endpoint) -> String {

@@ -12,7 +12,7 @@ mod rtt;
 
 pub use live::Interval;
 pub use qp::{Amount, Ecn, Engine, Flow, Naks, Qp, QpList, Stream, Xdp};
-pub use queue::{Counters, Queue, QueueTransport, QueueXdp};
+pub use queue::{Counters, Queue, QueueEvents, QueueTransport, QueueXdp};
 pub use rtt::Rtt;
 
 /// Version of the JSON.

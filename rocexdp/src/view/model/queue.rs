@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use rocexdp_common::maps::{QueueCounters, QueueEngine, REASON_NAMES};
+use rocexdp_common::maps::{EventBook, QueueCounters, QueueEngine, REASON_NAMES};
 use rocexdp_proto::DropReason;
 use serde::Serialize;
 
@@ -30,8 +30,31 @@ pub struct Queue {
     pub queue: usize,
     /// What XDP counted.
     pub xdp: QueueXdp,
+    /// Rare events that its packets raised.
+    pub events: QueueEvents,
     /// What the engine and the socket counted.
     pub engine: QueueTransport,
+}
+
+/// Rare events: `rocexdp_common::maps::EventBook`.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct QueueEvents {
+    /// Put into the ring, for `rocexdp events`.
+    pub sent: u64,
+    /// Held back by the rate limit.
+    pub suppressed: u64,
+    /// Lost: the ring was full.
+    pub lost: u64,
+}
+
+impl From<&EventBook> for QueueEvents {
+    fn from(book: &EventBook) -> Self {
+        Self {
+            sent: book.sent,
+            suppressed: book.suppressed,
+            lost: book.lost,
+        }
+    }
 }
 
 macro_rules! queue {
