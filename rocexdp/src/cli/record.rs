@@ -148,7 +148,7 @@ fn record(args: Args, cancel: &Cancel) -> anyhow::Result<()> {
                 break error;
             }
         }
-        if !recorder.is_writing() {
+        if !recorder.hurries() {
             thread::sleep(TURN);
         }
     };

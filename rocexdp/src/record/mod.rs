@@ -5,12 +5,13 @@
 //! expression ([`expr`]). What a tap lost because this process was late is counted and said. It does not attach programs and
 //! prints nothing: [`Recorder::turn`] is one turn of the caller's loop.
 
+mod behind;
 pub mod expr;
 mod facts;
 pub mod ring;
 mod write;
 
-use std::{collections::VecDeque, fs, path::PathBuf, time::Duration};
+use std::{collections::VecDeque, fs, path::PathBuf, thread, time::Duration};
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use rocexdp_common::watch::tap::{HEADERS, WHOLE};
@@ -24,8 +25,6 @@ use write::{MOST_COMMENTS, Span, Trigger, Writing};
 
 /// How long after the end of a span packets may still come out of the taps, ns.
 const LATE_NS: u64 = 50_000_000;
-/// Packets that are written in one turn, a few ms of work: the taps wait meanwhile.
-const PIECE: usize = 8192;
 /// Files that are waited for at a time.
 const MOST_SPANS: usize = 64;
 /// Smallest ring of an interface: some hundred packets.
@@ -196,7 +195,7 @@ impl Recorder {
     }
 
     /// Takes what the taps have, and writes a piece of a file whose time is over. To be called some hundred times a second,
-    /// and again at once while [`Self::is_writing`].
+    /// and again at once if it [`Self::hurries`].
     pub fn turn(&mut self, now_ns: u64) -> Vec<News> {
         let mut news = Vec::new();
         for index in 0..self.sources.len() {
@@ -215,9 +214,9 @@ impl Recorder {
         news
     }
 
-    /// Whether a file is only begun.
-    pub fn is_writing(&self) -> bool {
-        self.writing.is_some()
+    /// Whether there is more to write now.
+    pub fn hurries(&self) -> bool {
+        self.writing.as_ref().is_some_and(|file| !file.waits())
     }
 
     /// Writes what a trigger still waits for, although its time is not over.
@@ -227,6 +226,10 @@ impl Recorder {
             self.take(index, &mut news);
         }
         while self.writing.is_some() || !self.spans.is_empty() {
+            if self.writing.as_ref().is_some_and(Writing::waits) {
+                // For the disk.
+                thread::sleep(Duration::from_millis(1));
+            }
             self.write_piece(&mut news);
         }
         news
@@ -319,7 +322,7 @@ impl Recorder {
             }
         };
         let stepped = writing.and_then(|mut writing| {
-            let written = writing.step(&rings, PIECE)?;
+            let written = writing.step(&rings)?;
             Ok((writing, written))
         });
         match stepped {

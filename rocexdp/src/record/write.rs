@@ -1,12 +1,12 @@
 //! The file around a trigger: pcapng, with the trigger as a comment of its packet.
 //!
-//! It is written a piece at a time ([`Writing::step`]): between two pieces the caller empties the taps, which hold some tens of
-//! ms, while a file of a large ring takes seconds. Packets may be anybody's data: only the owner can read a file.
+//! It is made a piece at a time ([`Writing::step`]): between two pieces the caller empties the taps, which hold some tens of ms
+//! or, of whole packets, some ms, while a file of 512 MiB takes 0.7 s and more. Packets may be anybody's data: only the owner can read a file.
 
 use std::{
     collections::VecDeque,
     fs::{self, File},
-    io::{self, BufWriter},
+    io,
     os::unix::fs::OpenOptionsExt as _,
     path::{Path, PathBuf},
     time::{Duration, SystemTime, UNIX_EPOCH},
@@ -16,9 +16,16 @@ use anyhow::{Context as _, Result};
 use rocexdp_common::maps::EGRESS;
 use rocexdp_observe::capture::{LinkType, PcapngWriter};
 
-use super::ring::{Cursor, Mark, Ring, Stored};
+use super::{
+    behind::{self, Behind, Progress},
+    ring::{Cursor, Mark, Ring, Stored},
+};
 use crate::sys::clock::monotonic_ns;
 
+/// Bytes of a file that are made in one piece: a ms of work.
+const PIECE: usize = 1 << 20;
+/// What a packet costs of that besides its own bytes, written or only looked at.
+const BESIDE: usize = 64;
 /// Triggers in one file that get their comment; beyond, packets have none.
 pub const MOST_COMMENTS: usize = 4096;
 
@@ -68,9 +75,12 @@ pub fn clock_offset_ns() -> i128 {
 
 /// A file that is being written. Dropped before its end, nothing is left of it.
 pub struct Writing {
-    out: Option<PcapngWriter<BufWriter<File>>>,
+    /// `None`: all is handed over.
+    out: Option<PcapngWriter<Behind>>,
+    progress: Progress,
     path: PathBuf,
     part: PathBuf,
+    from_ns: u64,
     to_ns: u64,
     trigger_ns: u64,
     /// To the wall clock.
@@ -116,20 +126,21 @@ impl Writing {
                 of_source.push_back((trigger.number, trigger.comment));
             }
         }
-        let begin = |ring: &&Ring| {
-            let mut cursor = ring.cursor();
-            while cursor.peek_time().is_some_and(|t| t < span.from_ns) {
-                cursor.skip();
-            }
-            cursor.mark()
-        };
+        let (behind, progress) = behind::start(file)
+            .inspect_err(|_| {
+                // The first error is the one to report.
+                let _ = fs::remove_file(&part);
+            })
+            .with_context(what)?;
         let mut writing = Self {
             out: None,
+            progress,
             part,
+            from_ns: span.from_ns,
             to_ns: span.to_ns,
             trigger_ns,
             offset,
-            marks: rings.iter().map(begin).collect(),
+            marks: vec![Mark::default(); rings.len()],
             comments,
             packets: 0,
             first_ns: None,
@@ -137,12 +148,12 @@ impl Writing {
             frame: Vec::new(),
             path: path.clone(),
         };
-        writing.begin(file, names, note).with_context(what)?;
+        writing.begin(behind, names, note).with_context(what)?;
         Ok(writing)
     }
 
-    fn begin(&mut self, file: File, names: &[String], note: &str) -> io::Result<()> {
-        let mut out = PcapngWriter::new(BufWriter::with_capacity(1 << 18, file), note)?;
+    fn begin(&mut self, behind: Behind, names: &[String], note: &str) -> io::Result<()> {
+        let mut out = PcapngWriter::new(behind, note)?;
         for name in names {
             out.interface(name, LinkType::Ethernet, 0)?;
         }
@@ -150,14 +161,18 @@ impl Writing {
         Ok(())
     }
 
-    /// Writes at most so many packets more; `Some`: the file is complete. Not to be called again after that or an error.
+    /// Whether it is the disk that must go on, so that [`Self::step`] would do nothing now.
+    pub fn waits(&self) -> bool {
+        self.out.is_none() || self.progress.is_behind()
+    }
+
+    /// Goes on by a piece; `Some`: the file is complete. Not to be called again after that or an error.
     ///
     /// # Errors
     /// The file can't be written.
-    pub fn step(&mut self, rings: &[&Ring], most: usize) -> Result<Option<Written>> {
+    pub fn step(&mut self, rings: &[&Ring]) -> Result<Option<Written>> {
         let done = self
-            .packets(rings, most)
-            .and_then(|all| if all { self.finish() } else { Ok(false) })
+            .advance(rings)
             .with_context(|| format!("writing {}", self.path.display()))?;
         let trigger_ns = self.trigger_ns;
         Ok(done.then(|| Written {
@@ -169,8 +184,40 @@ impl Writing {
         }))
     }
 
+    /// Returns whether the file is complete.
+    fn advance(&mut self, rings: &[&Ring]) -> io::Result<bool> {
+        if self.progress.is_behind() {
+            return Ok(false);
+        }
+        if self.out.is_some() {
+            if let Err(error) = self.hand_over(rings) {
+                // If the thread took no more, what it met is why. It ends when nobody can give it more.
+                self.out = None;
+                self.progress.join()?;
+                return Err(error);
+            }
+            return Ok(false);
+        }
+        if !self.progress.ended()? {
+            return Ok(false);
+        }
+        fs::rename(&self.part, &self.path)?;
+        // Nothing is left to remove.
+        self.part = PathBuf::new();
+        Ok(true)
+    }
+
+    fn hand_over(&mut self, rings: &[&Ring]) -> io::Result<()> {
+        if self.packets(rings)?
+            && let Some(out) = self.out.take()
+        {
+            out.finish()?;
+        }
+        Ok(())
+    }
+
     /// Returns whether that was all.
-    fn packets(&mut self, rings: &[&Ring], most: usize) -> io::Result<bool> {
+    fn packets(&mut self, rings: &[&Ring]) -> io::Result<bool> {
         let Some(out) = &mut self.out else {
             return Ok(true);
         };
@@ -179,8 +226,9 @@ impl Writing {
             .zip(&self.marks)
             .map(|(ring, mark)| ring.resume(*mark))
             .collect();
-        let mut all = false;
-        for _ in 0..most {
+        let (mut all, mut spent) = (false, 0);
+        while spent < PIECE {
+            spent += BESIDE;
             // The earliest of all interfaces, each of which is in order.
             let next = cursors
                 .iter()
@@ -192,9 +240,14 @@ impl Writing {
                 all = true;
                 break;
             };
-            if let Some(cursor) = cursors.get_mut(source) {
-                cursor.next_into(&mut self.stored);
+            let Some(cursor) = cursors.get_mut(source) else {
+                break;
+            };
+            if time_ns < self.from_ns {
+                cursor.skip();
+                continue;
             }
+            cursor.next_into(&mut self.stored);
             let number = self.stored.number;
             let mut trigger = None;
             if let Some(comments) = self.comments.get_mut(source) {
@@ -203,6 +256,7 @@ impl Writing {
                 trigger = comments.pop_front_if(|(n, _)| *n == number);
             }
             let wire_len = frame_of(&self.stored, &mut self.frame);
+            spent += self.frame.len();
             let direction = (self.stored.head.queue == EGRESS).then_some("sent");
             let wall = i128::from(time_ns) + self.offset;
             out.packet(
@@ -220,16 +274,6 @@ impl Writing {
         }
         self.marks = cursors.iter().map(Cursor::mark).collect();
         Ok(all)
-    }
-
-    fn finish(&mut self) -> io::Result<bool> {
-        if let Some(out) = self.out.take() {
-            out.finish()?.into_inner().map_err(|e| e.into_error())?;
-            fs::rename(&self.part, &self.path)?;
-            // Nothing is left to remove.
-            self.part = PathBuf::new();
-        }
-        Ok(true)
     }
 }
 
@@ -312,6 +356,73 @@ mod tests {
         assert_eq!(stamp(0), "19700101T000000.000Z");
         assert_eq!(stamp(951_827_696_789_000_000), "20000229T123456.789Z");
         assert_eq!(stamp(1_796_043_599_999_999_999), "20261130T125959.999Z");
+    }
+
+    /// Two rings with a packet in turn; a ring goes on while its file is written.
+    #[test]
+    fn each_trigger_is_at_its_packet_while_the_oldest_make_room() {
+        let place = tempfile::tempdir().unwrap();
+        let mut rings = [(); 2].map(|()| Ring::new(8 << 20).unwrap());
+        let mut triggers = Vec::new();
+        let mut next = 0_u64;
+        let mut push = |rings: &mut [Ring; 2], triggers: &mut Vec<Trigger>, count| {
+            for _ in 0..count {
+                let source = (next % 2) as usize;
+                let head = TapHead {
+                    time_ns: next,
+                    wire_len: 100,
+                    ..TapHead::default()
+                };
+                let number = rings[source].push(&head, &[7; 60]);
+                if next % 1000 < 2 {
+                    triggers.push(Trigger {
+                        source,
+                        number,
+                        time_ns: next,
+                        comment: format!("number {next}."),
+                    });
+                }
+                next += 1;
+            }
+            next
+        };
+        let end = push(&mut rings, &mut triggers, 100_000);
+        let span = Span {
+            from_ns: 10_001,
+            to_ns: end - 1,
+            triggers: triggers.clone(),
+        };
+        let names = ["one".to_owned(), "two".to_owned()];
+        let mut writing = {
+            let [a, b] = &rings;
+            Writing::start(place.path(), span, &[a, b], &names, "").unwrap()
+        };
+        let until = std::time::Instant::now() + Duration::from_secs(60);
+        let mut steps = 0;
+        let written = loop {
+            steps += 1;
+            let [a, b] = &rings;
+            if let Some(written) = writing.step(&[a, b]).unwrap() {
+                break written;
+            }
+            assert!(std::time::Instant::now() < until);
+            // Both rings together hold some 140 000, so that the first thousands make room soon.
+            push(&mut rings, &mut triggers, 1000);
+        };
+        assert!(steps > 10);
+        let bytes = fs::read(&written.path).unwrap();
+        let text = String::from_utf8_lossy(&bytes);
+        let found: Vec<u64> = text
+            .split("number ")
+            .skip(1)
+            .map(|rest| rest.split('.').next().unwrap().parse().unwrap())
+            .collect();
+        let first = end - written.packets;
+        let expected: Vec<u64> = (first..end).filter(|n| n % 1000 < 2).collect();
+        assert_eq!(found, expected);
+        assert!(first >= 10_001 && found.len() > 100, "{first}");
+        let mode = std::os::unix::fs::MetadataExt::mode(&fs::metadata(&written.path).unwrap());
+        assert_eq!(mode & 0o777, 0o600);
     }
 
     #[test]
