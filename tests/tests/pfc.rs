@@ -479,8 +479,12 @@ fn a_request_sent_again_into_a_device_that_sends_nothing_has_not_left() {
         whole.then_some(())
     });
     // Sent again every half second: the window of a second has one at least.
-    let _qp = ask(&node, 17);
-    let event = observed.next(Duration::from_secs(4)).expect("a storm");
+    // Its retries are exhausted after four seconds; a busy machine may not keep the priority paused all that time.
+    let storm = (0..5).find_map(|_| {
+        let _qp = ask(&node, 17);
+        observed.next(Duration::from_secs(4))
+    });
+    let event = storm.expect("a storm");
     assert_eq!(
         (event.channel, flagged(&event)),
         (Channel(5), Some(Certainty::Storm))
