@@ -2,40 +2,18 @@
 
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, anyhow};
-use aya::{
-    maps::{Map, MapData, MapInfo, RingBuf},
-    programs::loaded_programs,
-};
+use anyhow::Result;
 use rocexdp_common::maps;
 use tokio::time::{Instant, MissedTickBehavior};
 
 use super::{Clocks, Event, Hub};
-use crate::maps::MapsView;
+use crate::maps::{MapsView, ProgramMaps};
 
 /// How often the ring is looked at. Not waited on: waking a reader costs the program more than the event, and an event a
 /// twentieth of a second late is early enough.
 const LOOK: Duration = Duration::from_millis(50);
 /// How often is looked for events that the program held back or lost.
 const COUNT: Duration = Duration::from_secs(1);
-
-/// The ring buffer of a loaded program.
-fn open(program: u32) -> Result<RingBuf<MapData>> {
-    let program = loaded_programs()
-        .filter_map(Result::ok)
-        .find(|p| p.id() == program)
-        .ok_or_else(|| anyhow!("the program with id {program} has gone"))?;
-    for id in program.map_ids()?.unwrap_or_default() {
-        if MapInfo::from_id(id)?.name_as_str() == Some(maps::EVENTS) {
-            return RingBuf::try_from(Map::RingBuf(MapData::from_id(id)?))
-                .context("mapping map EVENTS");
-        }
-    }
-    Err(anyhow!(
-        "the program has no map {}: it is of another version of rocexdp",
-        maps::EVENTS
-    ))
-}
 
 /// Events that the rate limit held back, and that found no room in the ring.
 fn held_back(maps: &MapsView) -> (u64, u64) {
@@ -50,7 +28,7 @@ fn held_back(maps: &MapsView) -> (u64, u64) {
 /// # Errors
 /// The program has gone, has no such map, or its map can't be waited on.
 pub async fn feed(iface: String, program: u32, hub: Hub) -> Result<()> {
-    let mut ring = open(program)?;
+    let mut ring = ProgramMaps::of(program)?.ring(maps::EVENTS)?;
     let maps = MapsView::of_program(program)?;
     let mut told = (0, 0);
     let mut next_count = Instant::now() + COUNT;

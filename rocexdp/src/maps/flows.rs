@@ -1,12 +1,9 @@
 //! Reading all flows of a program, often: by batches, into buffers that stay. And the pause frames beside them.
 
-use std::os::fd::AsFd as _;
-
-use anyhow::{Context as _, Result, anyhow, bail};
-use aya::{maps::MapInfo, programs::loaded_programs};
+use anyhow::{Context as _, Result, bail};
 use rocexdp_common::maps::{self, FlowKey, FlowState, LinkControl};
 
-use super::{SharedArray, check_layout};
+use super::{ProgramMaps, SharedArray, check_layout};
 use crate::sys::bpf_batch::{Table, Walk};
 
 /// Entries of one batch: bounds the buffers, and is far above what a bucket of a hash map holds.
@@ -29,29 +26,8 @@ impl FlowReader {
     /// # Errors
     /// The program is gone or not of this version; CAP_BPF or CAP_SYS_ADMIN is missing.
     pub fn of_program(id: u32) -> Result<Self> {
-        let program = loaded_programs()
-            .find_map(|p| match p {
-                Ok(p) if p.id() == id => Some(Ok(p)),
-                Ok(_) => None,
-                Err(e) => Some(Err(e)),
-            })
-            .ok_or_else(|| anyhow!("the program with id {id} has gone"))?
-            .context("listing BPF programs (needs root, or CAP_BPF and CAP_SYS_ADMIN)")?;
-        let (mut flows, mut link_control) = (None, None);
-        for map_id in program.map_ids()?.unwrap_or_default() {
-            let info = MapInfo::from_id(map_id)?;
-            match info.name_as_str() {
-                Some(maps::FLOWS) => flows = Some(info),
-                Some(maps::LINK_CONTROL) => link_control = Some(info),
-                _ => {}
-            }
-        }
-        let flows = flows.ok_or_else(|| {
-            anyhow!(
-                "the program has no map {}: it is of another version of rocexdp",
-                maps::FLOWS
-            )
-        })?;
+        let program = ProgramMaps::of(id)?;
+        let flows = program.info(maps::FLOWS)?;
         check_layout::<FlowState>(maps::FLOWS, flows.value_size(), flows.max_entries(), 1)?;
         if flows.key_size() as usize != size_of::<FlowKey>() {
             bail!(
@@ -59,12 +35,13 @@ impl FlowReader {
                 maps::FLOWS
             );
         }
-        let link_control = match link_control {
-            Some(info) => Some(share(&info)?),
-            None => None,
+        let link_control = if program.has(maps::LINK_CONTROL) {
+            Some(program.share(maps::LINK_CONTROL, false)?)
+        } else {
+            None
         };
         Ok(Self {
-            flows: Table::open(&flows).context("opening map FLOWS")?,
+            flows: Table::open(flows).context("opening map FLOWS")?,
             link_control,
             keys: vec![FlowKey::default(); BATCH],
             values: vec![FlowState::default(); BATCH],
@@ -109,12 +86,4 @@ impl FlowReader {
         };
         (0..array.entries()).filter_map(|i| array.load(i)).collect()
     }
-}
-
-fn share(info: &MapInfo) -> Result<SharedArray<LinkControl>> {
-    let name = maps::LINK_CONTROL;
-    check_layout::<LinkControl>(name, info.value_size(), info.max_entries(), 1)?;
-    let fd = info.fd().with_context(|| format!("opening map {name}"))?;
-    SharedArray::map(fd.as_fd(), info.max_entries(), false)
-        .with_context(|| format!("mapping map {name}"))
 }

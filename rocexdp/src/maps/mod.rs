@@ -6,6 +6,7 @@
 mod flows;
 mod mmap;
 mod own;
+mod program;
 mod view;
 
 use anyhow::{Context as _, Result, anyhow};
@@ -23,6 +24,7 @@ use std::os::fd::{AsFd as _, AsRawFd};
 pub use flows::FlowReader;
 pub use mmap::SharedArray;
 pub use own::OwnPrograms;
+pub use program::ProgramMaps;
 pub use view::{AttachedAt, Attachment, MapsView, ProgramRole, QpView};
 
 /// The maps of a program that this process loaded.

@@ -3,19 +3,16 @@
 //! Works for any process that loaded our program, from any mount namespace, since nothing is
 //! pinned: the kernel finds maps by id. Everything is mapped read-only.
 
-use std::{fmt, os::fd::AsFd as _};
+use std::fmt;
 
-use anyhow::{Context as _, Result, anyhow, bail};
-use aya::{
-    maps::{HashMap, Map, MapData, MapInfo},
-    programs::{SchedClassifier, TcAttachType, loaded_programs},
-};
+use anyhow::{Context as _, Result, bail};
+use aya::programs::{SchedClassifier, TcAttachType};
 use rocexdp_common::{
     maps::{self, FlowKey, FlowState, QpConfig, QpCounters, QpEngine, QueueCounters, QueueEngine},
     watch,
 };
 
-use super::{SharedArray, check_layout, sum_queues};
+use super::{FlowReader, ProgramMaps, SharedArray, sum_queues};
 use crate::net::{Link, link::XdpMode};
 
 /// One QP as the maps show it.
@@ -127,7 +124,6 @@ pub struct MapsView {
     endpoint: Option<Endpoint>,
     queue_counters: SharedArray<QueueCounters>,
     tcx_counters: Option<SharedArray<QueueCounters>>,
-    flows: MapInfo,
     program_id: u32,
 }
 
@@ -138,24 +134,6 @@ struct Endpoint {
     qp_counters: SharedArray<QpCounters>,
     qp_engine: SharedArray<QpEngine>,
     queue_engine: SharedArray<QueueEngine>,
-}
-
-fn open<T: bytemuck::Pod>(found: &[(String, MapInfo)], name: &str) -> Result<SharedArray<T>> {
-    let info = find(found, name)?;
-    check_layout::<T>(name, info.value_size(), info.max_entries(), 1)?;
-    let fd = info.fd().with_context(|| format!("opening map {name}"))?;
-    SharedArray::map(fd.as_fd(), info.max_entries(), false)
-        .with_context(|| format!("mapping map {name}"))
-}
-
-fn find<'a>(found: &'a [(String, MapInfo)], name: &str) -> Result<&'a MapInfo> {
-    found
-        .iter()
-        .find(|(n, _)| n == name)
-        .map(|(_, info)| info)
-        .ok_or_else(|| {
-            anyhow!("the program has no map {name}: it is of another version of rocexdp")
-        })
 }
 
 impl MapsView {
@@ -185,41 +163,29 @@ impl MapsView {
     /// # Errors
     /// As [`Self::of_interface`].
     pub fn of_program(id: u32) -> Result<Self> {
-        let program = loaded_programs()
-            .find_map(|p| match p {
-                Ok(p) if p.id() == id => Some(Ok(p)),
-                Ok(_) => None,
-                Err(e) => Some(Err(e)),
-            })
-            .ok_or_else(|| anyhow!("the XDP program with id {id} has gone"))?
-            .context("listing BPF programs (needs root, or CAP_BPF and CAP_SYS_ADMIN)")?;
-        let name = program.name_as_str().unwrap_or_default().to_owned();
-        let Some(role) = ProgramRole::of(&name) else {
-            bail!("the XDP program with id {id} is \"{name}\", not rocexdp's");
+        let program = ProgramMaps::of(id)?;
+        let Some(role) = ProgramRole::of(program.name()) else {
+            bail!(
+                "the XDP program with id {id} is \"{}\", not rocexdp's",
+                program.name()
+            );
         };
-        let mut found = Vec::new();
-        for map_id in program.map_ids()?.unwrap_or_default() {
-            let info = MapInfo::from_id(map_id)?;
-            found.push((info.name_as_str().unwrap_or_default().to_owned(), info));
-        }
-        let flows = find(&found, maps::FLOWS)?.id();
         let (endpoint, tcx_counters) = match role {
             ProgramRole::Endpoint => {
                 let endpoint = Endpoint {
-                    qp_config: open(&found, maps::QP_CONFIG)?,
-                    qp_counters: open(&found, maps::QP_COUNTERS)?,
-                    qp_engine: open(&found, maps::QP_ENGINE)?,
-                    queue_engine: open(&found, maps::QUEUE_ENGINE)?,
+                    qp_config: program.share(maps::QP_CONFIG, false)?,
+                    qp_counters: program.share(maps::QP_COUNTERS, false)?,
+                    qp_engine: program.share(maps::QP_ENGINE, false)?,
+                    queue_engine: program.share(maps::QUEUE_ENGINE, false)?,
                 };
                 (Some(endpoint), None)
             }
-            ProgramRole::Monitor => (None, Some(open(&found, watch::TCX_COUNTERS)?)),
+            ProgramRole::Monitor => (None, Some(program.share(watch::TCX_COUNTERS, false)?)),
         };
         Ok(Self {
             endpoint,
-            queue_counters: open(&found, maps::QUEUE_COUNTERS)?,
+            queue_counters: program.share(maps::QUEUE_COUNTERS, false)?,
             tcx_counters,
-            flows: MapInfo::from_id(flows)?,
             program_id: id,
         })
     }
@@ -302,20 +268,7 @@ impl MapsView {
     /// # Errors
     /// When the map can't be read.
     pub fn flows(&self) -> Result<Vec<(FlowKey, FlowState)>> {
-        const KEY: usize = size_of::<FlowKey>();
-        const VALUE: usize = size_of::<FlowState>();
-        let data = MapData::from_id(self.flows.id()).context("opening map FLOWS")?;
-        let map: HashMap<MapData, [u8; KEY], [u8; VALUE]> =
-            HashMap::try_from(Map::LruHashMap(data)).context("map FLOWS")?;
-        map.iter()
-            .map(|entry| {
-                let (key, value) = entry.context("reading map FLOWS")?;
-                Ok((
-                    bytemuck::pod_read_unaligned(&key),
-                    bytemuck::pod_read_unaligned(&value),
-                ))
-            })
-            .collect()
+        FlowReader::of_program(self.program_id)?.flows()
     }
 }
 

@@ -15,11 +15,7 @@ mod tap_sent;
 use std::str::FromStr;
 
 use anyhow::{Context as _, Result, anyhow, bail};
-use aya::{
-    Ebpf, EbpfLoader,
-    maps::{MapData, RingBuf},
-    programs::links::FdLink,
-};
+use aya::{Ebpf, EbpfLoader, programs::links::FdLink};
 use rocexdp_common::{
     maps,
     watch::{self, tap as tap_maps},
@@ -108,7 +104,8 @@ pub struct Monitor {
     // Order matters: the links go first.
     _links: Vec<FdLink>,
     _promiscuous: Option<Promiscuous>,
-    bpf: Ebpf,
+    // Programs and maps: they go with it.
+    _bpf: Ebpf,
     program_id: u32,
     index: IfIndex,
     report: MonitorReport,
@@ -181,7 +178,7 @@ impl Monitor {
         Ok(Self {
             _links: links,
             _promiscuous: promiscuous,
-            bpf,
+            _bpf: bpf,
             program_id: ingress.id,
             index: device.index,
             report,
@@ -228,14 +225,6 @@ impl Monitor {
         Ok(())
     }
 
-    /// Takes the ring of rare events, whose records are `rocexdp_common::maps::Event`. It has one consumer.
-    ///
-    /// # Errors
-    /// It was taken before.
-    pub fn take_events(&mut self) -> Result<RingBuf<MapData>> {
-        take_ring(&mut self.bpf, maps::EVENTS)
-    }
-
     /// The tap, which is off. It has one reader, and room only if `tap_bytes` was given.
     ///
     /// # Errors
@@ -243,13 +232,6 @@ impl Monitor {
     pub fn tap(&self) -> Result<TapReader> {
         TapReader::of_program(self.program_id, self.report.ifindex)
     }
-}
-
-fn take_ring(bpf: &mut Ebpf, name: &str) -> Result<RingBuf<MapData>> {
-    let map = bpf
-        .take_map(name)
-        .ok_or_else(|| anyhow!("map {name} has a consumer already"))?;
-    RingBuf::try_from(map).with_context(|| format!("map {name}"))
 }
 
 /// What the variant for frames of several buffers is chosen by.

@@ -3,20 +3,17 @@
 //! It has one reader, who holds a lock file for as long: the word stays as it was when a reader is killed, so it tells
 //! nothing of whether somebody reads. Readers that see different `/run` (containers) do not see each other's locks.
 
-use std::{os::fd::AsFd as _, path::Path};
+use std::path::Path;
 
-use anyhow::{Context as _, Result, anyhow, bail};
-use aya::{
-    maps::{Map, MapData, MapInfo, RingBuf},
-    programs::loaded_programs,
-};
+use anyhow::{Context as _, Result, anyhow};
+use aya::maps::{MapData, RingBuf};
 use rocexdp_common::watch::tap::{
     HEADERS, OFF, TAP, TAP_BOOK, TAP_CONTROL, TX_TAP, TapBook, TapControl, TapHead,
 };
 
 use super::tap_sent::Sent;
 use crate::{
-    maps::SharedArray,
+    maps::{ProgramMaps, SharedArray},
     sys::lock_file::{LockFile, Taken},
 };
 
@@ -59,30 +56,17 @@ impl TapReader {
     /// The program has gone or has no tap; somebody records there already; CAP_BPF or CAP_SYS_ADMIN is missing.
     pub fn of_program(id: u32, ifindex: u32) -> Result<Self> {
         let lock = lock(id)?;
-        let program = loaded_programs()
-            .find_map(|p| match p {
-                Ok(p) if p.id() == id => Some(Ok(p)),
-                Ok(_) => None,
-                Err(e) => Some(Err(e)),
-            })
-            .ok_or_else(|| anyhow!("the program with id {id} has gone"))?
-            .context("listing BPF programs (needs root, or CAP_BPF and CAP_SYS_ADMIN)")?;
-        let mut found = Vec::new();
-        for map_id in program.map_ids()?.unwrap_or_default() {
-            let info = MapInfo::from_id(map_id)?;
-            found.push((info.name_as_str().unwrap_or_default().to_owned(), info));
-        }
-        let control: SharedArray<TapControl> = share(&found, TAP_CONTROL, true)?;
-        let data = MapData::from_id(find(&found, TAP)?.id()).context("opening map TAP")?;
-        let sent = if found.iter().any(|(name, _)| name == TX_TAP) {
-            Some(Sent::new(share(&found, TX_TAP, false)?, ifindex))
+        let maps = ProgramMaps::of(id)?;
+        let control = maps.share(TAP_CONTROL, true)?;
+        let sent = if maps.has(TX_TAP) {
+            Some(Sent::new(maps.share(TX_TAP, false)?, ifindex))
         } else {
             None
         };
         let mut reader = Self {
-            ring: RingBuf::try_from(Map::RingBuf(data)).context("map TAP")?,
+            ring: maps.ring(TAP)?,
             control,
-            book: share(&found, TAP_BOOK, false)?,
+            book: maps.share(TAP_BOOK, false)?,
             sent,
             headers_only: true,
             before: (0, 0),
@@ -174,32 +158,4 @@ fn parse(item: &[u8]) -> Option<Record<'_>> {
         head,
         data: rest.get(..head.captured as usize)?,
     })
-}
-
-fn find<'a>(found: &'a [(String, MapInfo)], name: &str) -> Result<&'a MapInfo> {
-    found
-        .iter()
-        .find(|(n, _)| n == name)
-        .map(|(_, info)| info)
-        .ok_or_else(|| {
-            anyhow!("the program has no map {name}: it is of another version of rocexdp")
-        })
-}
-
-fn share<T: bytemuck::Pod>(
-    found: &[(String, MapInfo)],
-    name: &str,
-    writable: bool,
-) -> Result<SharedArray<T>> {
-    let info = find(found, name)?;
-    if info.value_size() as usize != size_of::<T>() {
-        bail!(
-            "map {name} has values of {} B, not {}: program and tool are of different versions",
-            info.value_size(),
-            size_of::<T>()
-        );
-    }
-    let fd = info.fd().with_context(|| format!("opening map {name}"))?;
-    SharedArray::map(fd.as_fd(), info.max_entries(), writable)
-        .with_context(|| format!("mapping map {name}"))
 }
