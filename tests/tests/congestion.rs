@@ -105,19 +105,20 @@ fn a_rate_that_was_cut_rises_once_the_marks_end() {
     let Some(mut rig) = Rig::up("tgr") else {
         return;
     };
-    // Cuts by half, and 100 Mb/s back each 5 ms: slow enough to be looked at.
-    let cc = "--line-rate 1G --cc dce_tcp_rtt=1000 --cc rpg_time_reset=5000 --cc rpg_byte_reset=0 --cc rpg_ai_rate=100";
+    // Cuts by half, and 100 Mb/s back each 10 ms: slow enough to be looked at, by a busy machine too.
+    let cc = "--line-rate 1G --cc dce_tcp_rtt=1000 --cc rpg_time_reset=10000 --cc rpg_byte_reset=0 --cc rpg_ai_rate=100";
     rig.start_sender(&cc.split(' ').collect::<Vec<_>>());
     rig.start_receiver(&[]);
     rig.impair_each(["ce=20%,seed=2", "clean"]);
-    let file = rig.file("file", 64 << 20);
+    let file = rig.file("file", 96 << 20);
     let copy = rig.start_copy(&file, Host::B.ipv4().into(), "file");
     let maps = rig.maps(Host::A);
     let engine = || maps.qps().first().map(|qp| qp.engine);
+    // In one look: between two the rate may have recovered.
     let cut = eventually("the rate is cut", SHORT, || {
-        engine().filter(|engine| engine.rate_cuts >= 5)
+        engine()
+            .filter(|engine| engine.rate_cuts >= 5 && engine.rate > 0 && engine.rate < CEILING / 4)
     });
-    assert!(cut.rate > 0 && cut.rate < CEILING / 4, "{cut:?}");
     rig.impair("clean");
     let since = Instant::now();
     let high = eventually("the rate rises to its ceiling", SHORT, || {
