@@ -125,6 +125,10 @@ pub mod rc {
     pub const ATOMIC_ACKNOWLEDGE: Opcode = Opcode(0x12);
     pub const COMPARE_SWAP: Opcode = Opcode(0x13);
     pub const FETCH_ADD: Opcode = Opcode(0x14);
+    pub const SEND_LAST_INVALIDATE: Opcode = Opcode(0x16);
+    pub const SEND_ONLY_INVALIDATE: Opcode = Opcode(0x17);
+    pub const FLUSH: Opcode = Opcode(0x1c);
+    pub const ATOMIC_WRITE: Opcode = Opcode(0x1d);
 }
 
 /// Congestion notification packet (IBTA annex A17).

@@ -16,6 +16,10 @@ impl fmt::Display for RKey {
     }
 }
 
+/// A protection domain: QPs, memory regions and windows work together only within one. Numbers are the owner's to give.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct Pd(pub u32);
+
 /// The caller's name for a work request: comes back in its completion, means nothing here.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct WrId(pub u64);

@@ -37,5 +37,5 @@ pub use endpoint::{
     CongestionSignal, CreateQp, Endpoint, EndpointConfig, EndpointCounters, ErrorCause, Event,
     IcrcMode, QpHandle, QpInfo, VerbsError,
 };
-pub use qp::{QpState, QpTransition, RtrAttr, RtsAttr};
+pub use qp::{MAX_RD_ATOMIC, QpState, QpTransition, RtrAttr, RtsAttr};
 pub use rocexdp_common::opcode::Transport;

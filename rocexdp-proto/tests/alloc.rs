@@ -116,6 +116,8 @@ fn connected(end: usize, cq: &Arc<CompletionQueue>) -> (Endpoint, QpHandle) {
     let create = CreateQp {
         qpn: QPNS[end],
         transport: Transport::Rc,
+        pd: rocexdp_proto::ids::Pd::default(),
+        srq: None,
         max_send: 64,
         max_recv: 64,
         send_cq,
@@ -137,6 +139,7 @@ fn connected(end: usize, cq: &Arc<CompletionQueue>) -> (Endpoint, QpHandle) {
         path_mtu,
         rq_psn: psn,
         min_rnr_timer: 1,
+        max_dest_rd_atomic: 16,
         path,
     };
     let rts = RtsAttr {
@@ -144,6 +147,7 @@ fn connected(end: usize, cq: &Arc<CompletionQueue>) -> (Endpoint, QpHandle) {
         timeout: 8,
         retry_cnt: 7,
         rnr_retry: 7,
+        max_rd_atomic: 16,
     };
     let access = Access::REMOTE_WRITE;
     for to in [
@@ -183,7 +187,7 @@ fn run(lose: u64, cnps: bool) -> (u64, u64) {
             }
             let recv = RecvWr {
                 wr_id: WrId(1),
-                local: Segment::new(memory.clone(), 0, 1 << 20),
+                local: Segment::new(memory.clone(), 0, 1 << 20).into(),
             };
             while qp.rq.post(recv.clone()).is_ok() {}
             let n = completions;
@@ -198,9 +202,11 @@ fn run(lose: u64, cnps: bool) -> (u64, u64) {
             let _ = qp.sq.post(SendWr {
                 wr_id: WrId(n),
                 op,
-                local,
+                local: local.into(),
                 signaled: true,
                 solicited: false,
+                fence: false,
+                to: None,
             });
             ep.work_posted(now, qp.qpn);
             if cnps && turn % 100 == 0 {

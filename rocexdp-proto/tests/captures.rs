@@ -109,6 +109,8 @@ fn replay(file: &[u8], lost: Option<Psn>) -> (Answers, Answers) {
     let create = CreateQp {
         qpn,
         transport: Transport::Rc,
+        pd: rocexdp_proto::ids::Pd::default(),
+        srq: None,
         max_send: 1,
         max_recv: 64,
         send_cq: cq.clone(),
@@ -129,6 +131,7 @@ fn replay(file: &[u8], lost: Option<Psn>) -> (Answers, Answers) {
         path_mtu,
         rq_psn: first.bth.psn,
         min_rnr_timer: 20,
+        max_dest_rd_atomic: 16,
         path,
     };
     for to in [
@@ -143,7 +146,7 @@ fn replay(file: &[u8], lost: Option<Psn>) -> (Answers, Answers) {
         qp.rq
             .post(RecvWr {
                 wr_id: WrId(n),
-                local: Segment::new(memory.clone(), 0, 1 << 20),
+                local: Segment::new(memory.clone(), 0, 1 << 20).into(),
             })
             .unwrap();
     }

@@ -28,12 +28,9 @@ const QPN: Qpn = Qpn::new(0x80_0001);
 fn create(qpn: Qpn) -> CreateQp {
     let cq = Arc::new(CompletionQueue::new(64));
     CreateQp {
-        qpn,
-        transport: Transport::Rc,
         max_send: 8,
         max_recv: 8,
-        send_cq: cq.clone(),
-        recv_cq: cq,
+        ..CreateQp::rc(qpn, &cq, &cq)
     }
 }
 
@@ -43,6 +40,7 @@ fn rtr() -> RtrAttr {
         path_mtu: PathMtu::Mtu1024,
         rq_psn: Psn::new(1),
         min_rnr_timer: 1,
+        max_dest_rd_atomic: 16,
         path: Path {
             src_mac: [2; 6],
             dst_mac: [4; 6],
@@ -60,6 +58,7 @@ const RTS: RtsAttr = RtsAttr {
     timeout: 14,
     retry_cnt: 7,
     rnr_retry: 7,
+    max_rd_atomic: 16,
 };
 const INIT: QpTransition = QpTransition::Init {
     access: Access::NONE,
@@ -81,9 +80,11 @@ fn write(memory: &Arc<NoBytes>, len: u32) -> SendWr {
             va: 0,
             rkey: rocexdp_proto::ids::RKey(1),
         },
-        local: Segment::new(memory.clone(), 0, len),
+        local: Segment::new(memory.clone(), 0, len).into(),
         signaled: true,
         solicited: false,
+        fence: false,
+        to: None,
     }
 }
 
@@ -208,7 +209,7 @@ fn posting_follows_the_state() {
         }
         let recv = rocexdp_proto::verbs::RecvWr {
             wr_id: WrId(1),
-            local: Segment::empty(),
+            local: Segment::empty().into(),
         };
         let (s, r) = (qp.sq.post(write(&memory, 1)), qp.rq.post(recv));
         assert_eq!((s.is_ok(), r.is_ok()), (sends, receives), "{to:?}");
@@ -218,7 +219,7 @@ fn posting_follows_the_state() {
         );
     }
     let outside = SendWr {
-        local: Segment::new(memory.clone(), 50, 51),
+        local: Segment::new(memory.clone(), 50, 51).into(),
         ..write(&memory, 1)
     };
     ep.destroy_qp(QPN).unwrap();
@@ -388,6 +389,7 @@ fn the_first_packet_in_rtr_is_reported_and_answered() {
         path_mtu: config.path_mtu,
         rq_psn: config.psn[0],
         min_rnr_timer: 1,
+        max_dest_rd_atomic: 16,
         path: rocexdp_sim::pair::path(&config, 1),
     };
     for to in [QpTransition::Reset, INIT, QpTransition::Rtr(attr)] {

@@ -17,9 +17,11 @@ fn wr(op: SendOp, memory: &Arc<NoBytes>, len: u32) -> SendWr {
     SendWr {
         wr_id: WrId(1),
         op,
-        local: Segment::new(memory.clone(), 0, len),
+        local: Segment::new(memory.clone(), 0, len).into(),
         signaled: true,
         solicited: false,
+        fence: false,
+        to: None,
     }
 }
 
@@ -39,7 +41,7 @@ fn a_write_of_two_to_the_31_bytes_arrives() {
         1,
         RecvWr {
             wr_id: WrId(2),
-            local: Segment::empty(),
+            local: Segment::empty().into(),
         },
     )
     .unwrap();

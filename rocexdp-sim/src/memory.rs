@@ -4,7 +4,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use rocexdp_proto::mem::{Memory, MemoryFault};
+use rocexdp_proto::mem::{Atomic, Memory, MemoryFault};
 
 /// Memory with bytes, for tests and models.
 pub struct Bytes(Mutex<Vec<u8>>);
@@ -63,6 +63,19 @@ impl Memory for Bytes {
             .copy_from_slice(src);
         Ok(())
     }
+
+    fn atomic(&self, offset: u64, op: Atomic) -> Result<u64, MemoryFault> {
+        let mut bytes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let start = usize::try_from(offset).map_err(|_| MemoryFault)?;
+        let word = bytes
+            .get_mut(start..)
+            .filter(|_| start.is_multiple_of(8))
+            .and_then(|b| b.first_chunk_mut())
+            .ok_or(MemoryFault)?;
+        let original = u64::from_ne_bytes(*word);
+        *word = op.apply(original).to_ne_bytes();
+        Ok(original)
+    }
 }
 
 /// Memory of any size that holds nothing: reading gives zeros, writing is forgotten. For long messages and big models.
@@ -92,5 +105,10 @@ impl Memory for NoBytes {
 
     fn write(&self, offset: u64, src: &[u8]) -> Result<(), MemoryFault> {
         self.check(offset, src.len())
+    }
+
+    fn atomic(&self, offset: u64, _: Atomic) -> Result<u64, MemoryFault> {
+        self.check(offset, 8)?;
+        Ok(0)
     }
 }

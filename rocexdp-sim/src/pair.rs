@@ -19,7 +19,7 @@ use rocexdp_proto::time::{Rate, Timestamp};
 use rocexdp_proto::verbs::{CompletionQueue, Cqe, PostError, RecvWr, SendWr};
 use rocexdp_proto::wire::{Frags, Head, Packet, Path, RxMeta};
 use rocexdp_proto::{
-    CreateQp, Endpoint, EndpointConfig, Event, QpHandle, QpTransition, RtrAttr, RtsAttr, Transport,
+    CreateQp, Endpoint, EndpointConfig, Event, QpHandle, QpTransition, RtrAttr, RtsAttr,
 };
 
 pub use crate::memory::{Bytes, NoBytes};
@@ -85,6 +85,10 @@ pub struct PairConfig {
     pub rnr_retry: u8,
     /// RNR timer code.
     pub min_rnr_timer: u8,
+    /// Initiator depth of each end.
+    pub max_rd_atomic: u8,
+    /// Responder resources of each end.
+    pub max_dest_rd_atomic: u8,
     /// Depth of each queue.
     pub depth: u32,
     /// What each QP serves.
@@ -113,6 +117,8 @@ impl Default for PairConfig {
             retry_cnt: 7,
             rnr_retry: 7,
             min_rnr_timer: 12,
+            max_rd_atomic: 8,
+            max_dest_rd_atomic: 8,
             depth: 64,
             access: Access::REMOTE_WRITE | Access::REMOTE_READ,
             ipv6: false,
@@ -219,12 +225,9 @@ impl Pair {
             let cq = Arc::new(CompletionQueue::new(2 * config.depth));
             let qp = endpoint
                 .create_qp(CreateQp {
-                    qpn: QPNS[i],
-                    transport: Transport::Rc,
                     max_send: config.depth,
                     max_recv: config.depth,
-                    send_cq: Arc::clone(&cq),
-                    recv_cq: Arc::clone(&cq),
+                    ..CreateQp::rc(QPNS[i], &cq, &cq)
                 })
                 .expect("a fresh endpoint takes a QP");
             let ps_per_byte = config
@@ -442,6 +445,7 @@ fn rtr(config: &PairConfig, i: usize) -> RtrAttr {
         path_mtu: config.path_mtu,
         rq_psn: config.psn[1 - i],
         min_rnr_timer: config.min_rnr_timer,
+        max_dest_rd_atomic: config.max_dest_rd_atomic,
         path: path(config, i),
     }
 }
@@ -452,5 +456,6 @@ fn rts(config: &PairConfig, i: usize) -> RtsAttr {
         timeout: config.timeout,
         retry_cnt: config.retry_cnt,
         rnr_retry: config.rnr_retry,
+        max_rd_atomic: config.max_rd_atomic,
     }
 }

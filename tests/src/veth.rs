@@ -113,9 +113,11 @@ pub async fn write_all(qp: &NodeQp, source: &Arc<Buffer>, rkey: RKey) {
         qp.post_send(SendWr {
             wr_id: WrId(n),
             op: SendOp::Write { va: offset, rkey },
-            local: Segment::new(memory, offset, MESSAGE),
+            local: Segment::new(memory, offset, MESSAGE).into(),
             signaled: true,
             solicited: false,
+            fence: false,
+            to: None,
         })
         .expect("posting");
     }

@@ -246,9 +246,11 @@ fn ask(node: &Node, timeout: u8) -> NodeQp {
             va: 0,
             rkey: RKey(1),
         },
-        local: Segment::new(memory, 0, 64),
+        local: Segment::new(memory, 0, 64).into(),
         signaled: true,
         solicited: false,
+        fence: false,
+        to: None,
     })
     .unwrap();
     qp

@@ -43,6 +43,8 @@ impl Endpoint {
         );
         let qp = Qp::new(NewQp {
             qpn,
+            pd: create.pd,
+            srq: create.srq,
             max_send: create.max_send,
             max_recv: create.max_recv,
             send_cq: create.send_cq,

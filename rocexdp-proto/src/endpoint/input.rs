@@ -81,7 +81,7 @@ impl Endpoint {
             if p.bth.opcode.is_response() {
                 qp.response(now, &p)
             } else {
-                qp.request(&self.regions, &p)
+                qp.request(now, &mut self.regions, &p)
             }
         });
         match result {

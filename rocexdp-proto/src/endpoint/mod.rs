@@ -27,7 +27,7 @@ use rocexdp_common::maps::QpEngine;
 use crate::hash::NumberHash;
 use crate::ids::Qpn;
 use crate::mem::RegionTable;
-use crate::qp::Qp;
+use crate::qp::{AnswerData, Qp};
 use crate::rng::Rng;
 use crate::time::{Rate, Timestamp};
 use crate::timer::{TimerKind, TimerQueue};
@@ -53,6 +53,8 @@ pub struct Endpoint {
     events: VecDeque<Event>,
     counters: EndpointCounters,
     headers: HeaderBuf,
+    /// What the READ response that left last carries.
+    answer: Option<AnswerData>,
     /// Steps in a row whose receive queue was not emptied, so that timers had to wait.
     pub(crate) deferred: u32,
 }
@@ -84,6 +86,7 @@ impl Endpoint {
             events: VecDeque::new(),
             counters: EndpointCounters::default(),
             headers: HeaderBuf::default(),
+            answer: None,
             deferred: 0,
         }
     }

@@ -4,14 +4,14 @@
 //! touch payload (the driver copies it from the application's memory into the frame).
 
 use rocexdp_common::headers::{Aeth, Bth, ICRC_LEN, Syndrome};
-use rocexdp_common::opcode::{Opcode, rc};
+use rocexdp_common::opcode::{Opcode, extensions_len, rc};
 
 use super::{Endpoint, qp_at};
 use crate::ids::{Psn, Qpn};
-use crate::qp::{Qp, Request};
+use crate::qp::{Answer, Qp, Request};
 use crate::time::Timestamp;
 use crate::timer::TimerKind;
-use crate::wire::{HeaderBuf, Transmit, TransmitKind};
+use crate::wire::{HeaderBuf, Source, Transmit, TransmitKind};
 
 impl Endpoint {
     /// The next packet, which counts as sent at `now`: ask only with room for it. `None`: nothing to send, or not yet.
@@ -20,17 +20,23 @@ impl Endpoint {
             return Some(self.headers_only(qpn, TransmitKind::Cnp));
         }
         if let Some(qpn) = self.next_answer() {
-            return Some(self.headers_only(qpn, TransmitKind::Acknowledge));
+            let Some(data) = &self.answer else {
+                return Some(self.headers_only(qpn, TransmitKind::Acknowledge));
+            };
+            return Some(Transmit {
+                headers: &self.headers,
+                payload: Source::Memory(data.mem.as_ref(), data.offset),
+                payload_len: data.len as usize,
+                qpn,
+                kind: TransmitKind::Response,
+            });
         }
         let (slot, request) = self.next_request(now)?;
         let qp = self.qps.get(slot as usize)?.as_deref()?;
         let local = &qp.send.wqes.get(request.wqe)?.wr.local;
         Some(Transmit {
             headers: &self.headers,
-            payload: local
-                .mem
-                .as_deref()
-                .zip(local.offset.checked_add(u64::from(request.offset))),
+            payload: Source::List(local, request.offset),
             payload_len: request.len as usize,
             qpn: qp.qpn,
             kind: if request.again {
@@ -57,7 +63,7 @@ impl Endpoint {
     fn headers_only(&self, qpn: Qpn, kind: TransmitKind) -> Transmit<'_> {
         Transmit {
             headers: &self.headers,
-            payload: None,
+            payload: Source::Nothing,
             payload_len: 0,
             qpn,
             kind,
@@ -90,29 +96,19 @@ impl Endpoint {
             if !core::mem::replace(&mut qp.waiting.ack, false) {
                 continue;
             }
-            let Some((psn, aeth)) = qp.answer() else {
+            let Some(answer) = qp.answer() else {
                 continue;
             };
-            match aeth.syndrome {
-                Syndrome::Ack(_) => qp.stats.tx_acks += 1,
-                Syndrome::RnrNak(_) => qp.stats.tx_rnr_naks += 1,
-                _ => qp.stats.tx_naks += 1,
+            match answer.aeth.map(|a| a.syndrome) {
+                _ if answer.opcode != rc::ACKNOWLEDGE => {}
+                Some(Syndrome::Ack(_)) | None => qp.stats.tx_acks += 1,
+                Some(Syndrome::RnrNak(_)) => qp.stats.tx_rnr_naks += 1,
+                Some(_) => qp.stats.tx_naks += 1,
             }
-            if start(
-                qp,
-                &mut self.headers,
-                rc::ACKNOWLEDGE,
-                psn,
-                Aeth::LEN,
-                |_| {},
-            )
-            .is_none()
-            {
+            if build_answer(qp, &mut self.headers, &answer).is_none() {
                 continue;
             }
-            let mut bytes = [0; Aeth::LEN];
-            aeth.emit(&mut bytes);
-            self.headers.push(&bytes);
+            self.answer = answer.data;
             return Some(qp.qpn);
         }
         None
@@ -133,7 +129,7 @@ impl Endpoint {
                     .set(&mut qp.timers, slot, TimerKind::Pace, Some(at));
                 continue;
             }
-            let Some(request) = qp.next_request(now) else {
+            let Some(request) = qp.next_request(now, &mut self.regions) else {
                 continue;
             };
             let Some(len) = build(qp, &mut self.headers, &request) else {
@@ -203,4 +199,22 @@ fn build(qp: &Qp, out: &mut HeaderBuf, r: &Request) -> Option<u32> {
         out.push(&imm.to_be_bytes());
     }
     Some(out.bytes().len() as u32 + r.len + pad + ICRC_LEN as u32)
+}
+
+/// The headers of an answer.
+fn build_answer(qp: &Qp, out: &mut HeaderBuf, a: &Answer) -> Option<()> {
+    let len = a.data.as_ref().map_or(0, |d| d.len);
+    let pad = len.wrapping_neg() & 3;
+    let extensions = extensions_len(a.opcode.extensions()?);
+    let behind = extensions + (len + pad) as usize;
+    start(qp, out, a.opcode, a.psn, behind, |bth| bth.pad = pad as u8)?;
+    if let Some(aeth) = &a.aeth {
+        let mut bytes = [0; Aeth::LEN];
+        aeth.emit(&mut bytes);
+        out.push(&bytes);
+    }
+    if let Some(original) = a.original {
+        out.push(&original.to_be_bytes());
+    }
+    Some(())
 }

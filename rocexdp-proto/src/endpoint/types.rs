@@ -9,7 +9,7 @@ use rocexdp_common::opcode::Transport;
 
 use crate::dcqcn::{NpParams, RpParams};
 use crate::drop::DROP_REASONS;
-use crate::ids::{Psn, Qpn};
+use crate::ids::{Pd, Psn, Qpn};
 pub use crate::qp::ErrorCause;
 use crate::qp::QpState;
 use crate::time::Rate;
@@ -79,8 +79,10 @@ pub struct CongestionSignal {
 pub struct CreateQp {
     /// Its number: unused, none of the reserved 0, 1 and 0xffffff.
     pub qpn: Qpn,
-    /// Its service: RC.
+    /// Its service: RC, UC or UD.
     pub transport: Transport,
+    /// Its protection domain.
+    pub pd: Pd,
     /// Depth of the send queue.
     pub max_send: u32,
     /// Depth of the receive queue.
@@ -89,6 +91,25 @@ pub struct CreateQp {
     pub send_cq: Arc<CompletionQueue>,
     /// Where its receive requests complete.
     pub recv_cq: Arc<CompletionQueue>,
+    /// The receive queue that it shares with others, instead of one of its own; `max_recv` means nothing then.
+    pub srq: Option<Arc<RecvQueue>>,
+}
+
+impl CreateQp {
+    /// An RC QP with queues of 128 requests, in the default protection domain.
+    #[must_use]
+    pub fn rc(qpn: Qpn, send_cq: &Arc<CompletionQueue>, recv_cq: &Arc<CompletionQueue>) -> Self {
+        Self {
+            qpn,
+            transport: Transport::Rc,
+            pd: Pd::default(),
+            max_send: 128,
+            max_recv: 128,
+            send_cq: Arc::clone(send_cq),
+            recv_cq: Arc::clone(recv_cq),
+            srq: None,
+        }
+    }
 }
 
 /// Largest depth of a queue.

@@ -20,9 +20,14 @@ pub struct RtrAttr {
     pub rq_psn: Psn,
     /// What an RNR NAK asks the peer to wait: code 0..=31 of [`rnr_delay`].
     pub min_rnr_timer: u8,
+    /// READs and atomics of the peer that may be unanswered at once (responder resources), 0..=[`MAX_RD_ATOMIC`].
+    pub max_dest_rd_atomic: u8,
     /// The way to the peer.
     pub path: Path,
 }
+
+/// Largest initiator depth, and most responder resources (rxe: `RXE_MAX_QP_RD_ATOM`).
+pub const MAX_RD_ATOMIC: u8 = 128;
 
 /// What RTR to RTS sets: how to send.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -36,6 +41,9 @@ pub struct RtsAttr {
     pub retry_cnt: u8,
     /// Times a request is sent again after an RNR NAK, 0..=7; 7: for ever.
     pub rnr_retry: u8,
+    /// READs and atomics of ours that may be unanswered at once (initiator depth), 0..=[`MAX_RD_ATOMIC`]: at most what the
+    /// peer has resources for.
+    pub max_rd_atomic: u8,
 }
 
 /// A change of state.

@@ -198,8 +198,15 @@ pub(crate) fn flush(s: &mut SendState, sq: &SendQueue, cq: &mut Completions<'_>)
 
 fn finish(wqe: &Wqe, sq: &SendQueue, cq: &mut Completions<'_>, status: Status) {
     let opcode = match wqe.wr.op {
-        SendOp::Send | SendOp::SendImm(_) => CqeOpcode::Send,
+        SendOp::Send | SendOp::SendImm(_) | SendOp::SendInvalidate(_) => CqeOpcode::Send,
         SendOp::Write { .. } | SendOp::WriteImm { .. } => CqeOpcode::Write,
+        SendOp::Read { .. } => CqeOpcode::Read,
+        SendOp::CompareSwap { .. } => CqeOpcode::CompareSwap,
+        SendOp::FetchAdd { .. } => CqeOpcode::FetchAdd,
+        SendOp::AtomicWrite { .. } => CqeOpcode::AtomicWrite,
+        SendOp::Flush { .. } => CqeOpcode::Flush,
+        SendOp::BindMw { .. } => CqeOpcode::BindMw,
+        SendOp::LocalInvalidate(_) => CqeOpcode::LocalInvalidate,
     };
     // Its place is free before the completion shows, so that who sees it may post.
     sq.completed(1);

@@ -39,6 +39,8 @@ impl Completions<'_> {
             status,
             byte_len,
             imm,
+            invalidated: None,
+            src_qpn: None,
             solicited,
         });
     }

@@ -16,22 +16,22 @@ mod send;
 
 use std::sync::Arc;
 
-use rocexdp_common::headers::Aeth;
 use rocexdp_common::maps::QpEngine;
-use rocexdp_common::opcode::rc;
+use rocexdp_common::opcode::Operation;
 
 pub use crate::verbs::QpState;
-pub use attr::{QpTransition, RtrAttr, RtsAttr, ack_timeout, rnr_delay};
+pub use attr::{MAX_RD_ATOMIC, QpTransition, RtrAttr, RtsAttr, ack_timeout, rnr_delay};
 pub(crate) use congestion::Congestion;
 pub(crate) use requester::Request;
 pub(crate) use send::SendState;
 
 use completer::Outcome;
 use completions::Completions;
+pub(crate) use responder::{Answer, AnswerData};
 use responder::{Context, Owed, RecvState, Served};
 
 use crate::drop::DropReason;
-use crate::ids::{PathMtu, Psn, Qpn};
+use crate::ids::{PathMtu, Pd, Psn, Qpn};
 use crate::mem::{Access, RegionTable};
 use crate::time::Timestamp;
 use crate::timer::Timers;
@@ -75,6 +75,7 @@ pub(crate) struct Waiting {
 #[derive(Debug)]
 pub(crate) struct Qp {
     pub(crate) qpn: Qpn,
+    pub(crate) pd: Pd,
     state: QpState,
     pub(crate) sq: Arc<SendQueue>,
     pub(crate) rq: Arc<RecvQueue>,
@@ -98,6 +99,8 @@ pub(crate) struct Qp {
 /// What an endpoint gives a new QP.
 pub(crate) struct NewQp {
     pub(crate) qpn: Qpn,
+    pub(crate) pd: Pd,
+    pub(crate) srq: Option<Arc<RecvQueue>>,
     pub(crate) max_send: u32,
     pub(crate) max_recv: u32,
     pub(crate) send_cq: Arc<CompletionQueue>,
@@ -110,9 +113,12 @@ impl Qp {
     pub(crate) fn new(new: NewQp) -> Self {
         Self {
             qpn: new.qpn,
+            pd: new.pd,
             state: QpState::Reset,
             sq: Arc::new(SendQueue::new(new.max_send)),
-            rq: Arc::new(RecvQueue::new(new.max_recv)),
+            rq: new
+                .srq
+                .unwrap_or_else(|| Arc::new(RecvQueue::new(new.max_recv))),
             send_cq: new.send_cq,
             recv_cq: new.recv_cq,
             route: None,
@@ -144,7 +150,12 @@ impl Qp {
     }
 
     /// The next request packet, which counts as sent.
-    pub(crate) fn next_request(&mut self, now: Timestamp) -> Option<Request> {
+    pub(crate) fn next_request(
+        &mut self,
+        now: Timestamp,
+        regions: &mut RegionTable,
+    ) -> Option<Request> {
+        let _ = regions;
         if self.state != QpState::Rts {
             return None;
         }
@@ -156,8 +167,8 @@ impl Qp {
         self.recv.owed != Owed::Nothing
     }
 
-    /// The acknowledgement that is owed, which counts as sent.
-    pub(crate) fn answer(&mut self) -> Option<(Psn, Aeth)> {
+    /// The answer that is owed, which counts as sent.
+    pub(crate) fn answer(&mut self) -> Option<Answer> {
         responder::answer(&mut self.recv)
     }
 
@@ -179,9 +190,11 @@ impl Qp {
     /// A request of the peer; a packet that has passed all checks that need no transport.
     pub(crate) fn request(
         &mut self,
-        regions: &RegionTable,
+        now: Timestamp,
+        regions: &mut RegionTable,
         p: &Packet<'_>,
     ) -> Result<(), DropReason> {
+        let _ = now;
         if !self.state.receives() {
             return Err(DropReason::QpState);
         }
@@ -214,7 +227,7 @@ impl Qp {
         }
         let aeth = p
             .aeth
-            .filter(|_| p.bth.opcode == rc::ACKNOWLEDGE)
+            .filter(|_| matches!(p.bth.opcode.decode(), Some((Operation::Acknowledge, _))))
             .ok_or(DropReason::UnexpectedResponse)?;
         let mut cq = Completions {
             qpn: self.qpn,
@@ -298,10 +311,10 @@ impl Qp {
         };
         completer::flush(&mut self.send, &self.sq, &mut cq);
         // No region is looked at.
-        let regions = RegionTable::default();
+        let mut regions = RegionTable::default();
         let mut cx = Context {
             qpn: self.qpn,
-            regions: &regions,
+            regions: &mut regions,
             rq: &self.rq,
             cq: &self.recv_cq,
             stats: &mut self.stats,

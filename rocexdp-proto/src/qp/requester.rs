@@ -98,6 +98,8 @@ fn packet(s: &SendState, wqe: &Wqe, index: u32, ack_req: bool) -> Request {
         SendOp::SendImm(imm) => (Some(imm), None),
         SendOp::Write { va, rkey } => (None, Some((va, rkey))),
         SendOp::WriteImm { va, rkey, imm } => (Some(imm), Some((va, rkey))),
+        // Refused when posted.
+        _ => (None, None),
     };
     let imm = imm.filter(|_| last);
     let opcode = match (write.is_some(), first, last, imm.is_some()) {

@@ -10,14 +10,16 @@
 //!
 //! Must not: know of our own requests, or change the QP's state: it reports what is fatal.
 
+use std::sync::Arc;
+
 use rocexdp_common::headers::{Aeth, Bth, Syndrome};
 use rocexdp_common::maps::QpEngine;
-use rocexdp_common::opcode::{Operation, Position};
+use rocexdp_common::opcode::{Opcode, Operation, Position, rc};
 
 use super::completions::Completions;
 use crate::drop::DropReason;
 use crate::ids::{PathMtu, Psn, Qpn, RKey};
-use crate::mem::{Access, RegionTable};
+use crate::mem::{Access, Memory, RegionTable};
 use crate::verbs::{CompletionQueue, CqeOpcode, MAX_MESSAGE, RecvQueue, RecvWr, Status};
 use crate::wire::Packet;
 
@@ -100,7 +102,7 @@ impl Default for RecvState {
 /// What the responder works with besides its state.
 pub(crate) struct Context<'a> {
     pub(crate) qpn: Qpn,
-    pub(crate) regions: &'a RegionTable,
+    pub(crate) regions: &'a mut RegionTable,
     pub(crate) rq: &'a RecvQueue,
     pub(crate) cq: &'a CompletionQueue,
     pub(crate) stats: &'a mut QpEngine,
@@ -333,14 +335,9 @@ fn execute(
         m.va = m.va.wrapping_add(u64::from(len));
         m.bytes -= len;
     } else {
-        if let Some(local) = s.current.as_ref().map(|wr| &wr.local).filter(|_| len > 0) {
-            let (mem, at) = local
-                .mem
-                .as_ref()
-                .zip(local.offset.checked_add(u64::from(m.bytes)))
-                .ok_or(Refusal::FAULT)?;
+        if let Some(wr) = s.current.as_ref().filter(|_| len > 0) {
             p.payload
-                .write_to(mem.as_ref(), at)
+                .write_to_list(&wr.local, m.bytes)
                 .map_err(|_| Refusal::FAULT)?;
         }
         m.bytes += len;
@@ -444,8 +441,26 @@ fn refuse(s: &mut RecvState, cx: &mut Context<'_>, bth: &Bth, refusal: Refusal) 
     }
 }
 
-/// Takes the answer that is owed: its PSN and AETH.
-pub(crate) fn answer(s: &mut RecvState) -> Option<(Psn, Aeth)> {
+/// An answer as it leaves.
+pub(crate) struct Answer {
+    pub(crate) opcode: Opcode,
+    pub(crate) psn: Psn,
+    pub(crate) aeth: Option<Aeth>,
+    /// Atomic acknowledge: what stood in the memory.
+    pub(crate) original: Option<u64>,
+    /// READ response: what the peer reads.
+    pub(crate) data: Option<AnswerData>,
+}
+
+/// Memory that a READ response carries.
+pub(crate) struct AnswerData {
+    pub(crate) mem: Arc<dyn Memory>,
+    pub(crate) offset: u64,
+    pub(crate) len: u32,
+}
+
+/// Takes the answer that is owed, which counts as sent.
+pub(crate) fn answer(s: &mut RecvState) -> Option<Answer> {
     s.unanswered = Unanswered::default();
     let (psn, syndrome) = match core::mem::take(&mut s.owed) {
         Owed::Nothing => return None,
@@ -455,13 +470,16 @@ pub(crate) fn answer(s: &mut RecvState) -> Option<(Psn, Aeth)> {
         Owed::NotReady => (s.expected, Syndrome::RnrNak(s.min_rnr_timer)),
         Owed::Fatal(syndrome) => (s.expected, syndrome),
     };
-    Some((
+    Some(Answer {
+        opcode: rc::ACKNOWLEDGE,
         psn,
-        Aeth {
+        aeth: Some(Aeth {
             syndrome,
             msn: s.msn,
-        },
-    ))
+        }),
+        original: None,
+        data: None,
+    })
 }
 
 /// Completes every receive request with [`Status::WrFlushErr`].

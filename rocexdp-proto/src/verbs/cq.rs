@@ -11,9 +11,9 @@ use std::sync::{PoisonError, RwLock};
 
 use crossbeam_queue::ArrayQueue;
 
-use crate::ids::{Qpn, WrId};
+use crate::ids::{Qpn, RKey, WrId};
 
-/// How a work request ended: meaning and order of `enum ibv_wc_status`, those that RC can give.
+/// How a work request ended: meaning and order of `enum ibv_wc_status`, those that RC, UC and UD can give.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
 pub enum Status {
@@ -27,6 +27,8 @@ pub enum Status {
     LocProtErr = 4,
     /// The QP went to ERR before the request was carried out.
     WrFlushErr = 5,
+    /// A memory window could not be bound.
+    MwBindErr = 6,
     /// The answer was not the one to this request.
     BadRespErr = 7,
     /// The region does not allow this locally.
@@ -45,12 +47,13 @@ pub enum Status {
 
 impl Status {
     /// All statuses.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Success,
         Self::LocLenErr,
         Self::LocQpOpErr,
         Self::LocProtErr,
         Self::WrFlushErr,
+        Self::MwBindErr,
         Self::BadRespErr,
         Self::LocAccessErr,
         Self::RemInvReqErr,
@@ -70,6 +73,7 @@ impl fmt::Display for Status {
             Self::LocQpOpErr => "local QP operation error",
             Self::LocProtErr => "local protection error",
             Self::WrFlushErr => "Work Request Flushed Error",
+            Self::MwBindErr => "memory bind operation error",
             Self::BadRespErr => "bad response error",
             Self::LocAccessErr => "local access error",
             Self::RemInvReqErr => "remote invalid request error",
@@ -84,10 +88,24 @@ impl fmt::Display for Status {
 /// What kind of request completed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum CqeOpcode {
-    /// SEND, with or without immediate.
+    /// SEND, with or without immediate or invalidate.
     Send,
     /// WRITE, with or without immediate.
     Write,
+    /// READ.
+    Read,
+    /// COMPARE_SWAP.
+    CompareSwap,
+    /// FETCH_ADD.
+    FetchAdd,
+    /// ATOMIC WRITE.
+    AtomicWrite,
+    /// FLUSH.
+    Flush,
+    /// Bind of a memory window.
+    BindMw,
+    /// Local invalidate.
+    LocalInvalidate,
     /// A message came by SEND.
     Recv,
     /// A WRITE with immediate came.
@@ -105,10 +123,14 @@ pub struct Cqe {
     pub opcode: CqeOpcode,
     /// How it ended. Unless [`Status::Success`], only `wr_id`, `qpn` and this mean anything.
     pub status: Status,
-    /// Bytes of the message.
+    /// Bytes of the message. UD receive: with the 40 bytes of the GRH.
     pub byte_len: u32,
     /// The peer's 32 bits.
     pub imm: Option<u32>,
+    /// The key that the peer's SEND with invalidate has withdrawn.
+    pub invalidated: Option<RKey>,
+    /// UD receive: the sender's QP.
+    pub src_qpn: Option<Qpn>,
     /// The peer asked for a solicited event.
     pub solicited: bool,
 }
@@ -215,6 +237,8 @@ mod tests {
             status: Status::Success,
             byte_len: 0,
             imm: None,
+            invalidated: None,
+            src_qpn: None,
             solicited: false,
         }
     }
@@ -252,7 +276,7 @@ mod tests {
     fn statuses_have_the_numbers_of_ibv_wc_status() {
         assert_eq!(
             Status::ALL.map(|s| s as u8),
-            [0, 1, 2, 4, 5, 7, 8, 9, 10, 11, 12, 13]
+            [0, 1, 2, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13]
         );
         assert_eq!(
             Status::RetryExcErr.to_string(),

@@ -5,14 +5,17 @@
 //!
 //! Must not: know packets.
 
+mod ah;
 mod cq;
 mod queue;
 mod state;
 mod wr;
 
+pub use ah::AddressHandle;
 pub use cq::{CompletionQueue, Cqe, CqeOpcode, Status};
 pub use queue::{PostError, RecvQueue, SendQueue};
 pub use state::QpState;
-pub use wr::{MAX_MESSAGE, RecvWr, Segment, SendOp, SendWr};
+pub use wr::{Datagram, MAX_MESSAGE, RecvWr, SendOp, SendWr};
 
 pub use crate::ids::PathMtu;
+pub use crate::mem::{Segment, SgList};

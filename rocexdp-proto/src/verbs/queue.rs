@@ -24,6 +24,9 @@ pub enum PostError {
     /// Message over 2^31 bytes.
     #[error("message longer than 2^31 bytes")]
     TooLong,
+    /// The QP's service has no such operation.
+    #[error("the QP's service has no such operation")]
+    Unsupported,
     /// The range lies outside its memory.
     #[error("the range lies outside its memory")]
     InvalidSegment,
@@ -94,8 +97,11 @@ macro_rules! queue {
                 if !state.$accepts() {
                     return Err(PostError::QpState(state));
                 }
-                if wr.local.len > MAX_MESSAGE {
+                if wr.local.len() > MAX_MESSAGE {
                     return Err(PostError::TooLong);
+                }
+                if !wr.is_supported() {
+                    return Err(PostError::Unsupported);
                 }
                 if !wr.local.is_valid() {
                     return Err(PostError::InvalidSegment);
@@ -152,14 +158,16 @@ queue! {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Segment;
+    use super::super::{Segment, SgList};
     use super::*;
     use crate::ids::WrId;
+    use crate::mem::Bare;
+    use std::sync::Arc;
 
     fn wr(n: u64) -> RecvWr {
         RecvWr {
             wr_id: WrId(n),
-            local: Segment::empty(),
+            local: SgList::empty(),
         }
     }
 
@@ -185,30 +193,12 @@ mod tests {
     fn a_range_outside_its_memory_is_refused() {
         let q = RecvQueue::new(1);
         q.set_state(QpState::Init);
-        let local = Segment {
-            mem: None,
-            offset: 0,
-            len: 1,
+        let post = |len| {
+            let mem = Arc::new(Bare(8));
+            q.post(RecvWr::new(WrId(0), Segment::new(mem, 4, len)))
         };
-        assert_eq!(
-            q.post(RecvWr {
-                wr_id: WrId(0),
-                local
-            }),
-            Err(PostError::InvalidSegment)
-        );
-        let local = Segment {
-            mem: None,
-            offset: 0,
-            len: MAX_MESSAGE + 1,
-        };
-        assert_eq!(
-            q.post(RecvWr {
-                wr_id: WrId(0),
-                local
-            }),
-            Err(PostError::TooLong)
-        );
+        assert_eq!(post(5), Err(PostError::InvalidSegment));
+        assert_eq!(post(MAX_MESSAGE + 1), Err(PostError::TooLong));
         assert!(q.is_empty());
     }
 }

@@ -2,73 +2,16 @@
 //!
 //! Must not: hold state of the transport; a posted request does not change.
 
-use core::fmt;
 use std::sync::Arc;
 
-use crate::ids::{RKey, WrId};
-use crate::mem::Memory;
+use rocexdp_common::headers::Feth;
+
+use super::ah::AddressHandle;
+use crate::ids::{Qpn, RKey, WrId};
+use crate::mem::{Access, SgList};
 
 /// Bytes of the largest message, 2^31 (rxe: `RXE_PORT_MAX_MSG_SZ`, 0x8000_0000).
 pub const MAX_MESSAGE: u32 = 1 << 31;
-
-/// A range of application memory, held by reference: the bytes are read when a packet leaves, and again when it is sent
-/// again, so they must stay as they are until the request completes.
-#[derive(Clone)]
-pub struct Segment {
-    pub(crate) mem: Option<Arc<dyn Memory>>,
-    pub(crate) offset: u64,
-    pub(crate) len: u32,
-}
-
-impl Segment {
-    /// `len` bytes of `mem` from `offset` on. Checked when posted.
-    #[must_use]
-    pub fn new(mem: Arc<dyn Memory>, offset: u64, len: u32) -> Self {
-        Self {
-            mem: Some(mem),
-            offset,
-            len,
-        }
-    }
-
-    /// No bytes.
-    #[must_use]
-    pub const fn empty() -> Self {
-        Self {
-            mem: None,
-            offset: 0,
-            len: 0,
-        }
-    }
-
-    /// Bytes.
-    #[must_use]
-    pub const fn len(&self) -> u32 {
-        self.len
-    }
-
-    /// True for no bytes.
-    #[must_use]
-    pub const fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
-    /// Whether the range lies within its memory.
-    pub(crate) fn is_valid(&self) -> bool {
-        let there = self.mem.as_ref().map_or(0, |m| m.len());
-        self.len == 0
-            || self
-                .offset
-                .checked_add(u64::from(self.len))
-                .is_some_and(|end| end <= there)
-    }
-}
-
-impl fmt::Debug for Segment {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Segment({} B at {})", self.len, self.offset)
-    }
-}
 
 /// What a send request does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -77,6 +20,8 @@ pub enum SendOp {
     Send,
     /// SEND with 32 bits for the peer's completion.
     SendImm(u32),
+    /// SEND that then invalidates a key of the peer (a type 2 memory window).
+    SendInvalidate(RKey),
     /// Into the peer's memory; consumes no receive request and shows in no completion there.
     Write {
         /// Address in the peer's region.
@@ -93,6 +38,96 @@ pub enum SendOp {
         /// The 32 bits.
         imm: u32,
     },
+    /// From the peer's memory into ours.
+    Read {
+        /// Address in the peer's region.
+        va: u64,
+        /// Its key.
+        rkey: RKey,
+    },
+    /// If the peer's 64 bits equal `compare`, `swap` takes their place; what was there comes into our 8 bytes, in host order.
+    CompareSwap {
+        /// Address in the peer's region, a multiple of 8.
+        va: u64,
+        /// Its key.
+        rkey: RKey,
+        /// What to compare with.
+        compare: u64,
+        /// What to put there.
+        swap: u64,
+    },
+    /// Adds to the peer's 64 bits; what was there comes into our 8 bytes, in host order.
+    FetchAdd {
+        /// Address in the peer's region, a multiple of 8.
+        va: u64,
+        /// Its key.
+        rkey: RKey,
+        /// What to add, modulo 2^64.
+        add: u64,
+    },
+    /// WRITE of 8 bytes that nobody sees half done.
+    AtomicWrite {
+        /// Address in the peer's region, a multiple of 8.
+        va: u64,
+        /// Its key.
+        rkey: RKey,
+    },
+    /// Waits until what was written before to the peer's range is visible, or persistent.
+    Flush {
+        /// Address in the peer's region.
+        va: u64,
+        /// Its key.
+        rkey: RKey,
+        /// Bytes; not looked at if `what` selects the whole region.
+        len: u32,
+        /// Range or region, visibility or persistence.
+        what: Feth,
+    },
+    /// Lets peers reach a part of a region under a key of its own. Nothing goes to the peer.
+    BindMw {
+        /// The window's key as it is now.
+        window: RKey,
+        /// Type 2: its key from now on, which differs in the low 8 bits only. Type 1: as `bind` drew it.
+        rkey: RKey,
+        /// Key (`MemoryRegion::rkey`) of the region, which must allow [`Access::MW_BIND`].
+        region: RKey,
+        /// First address of the part.
+        va: u64,
+        /// Bytes; 0: unbinds a type 1 window.
+        len: u64,
+        /// What peers may do with it.
+        access: Access,
+    },
+    /// Withdraws a type 2 window's binding. Nothing goes to the peer.
+    LocalInvalidate(RKey),
+}
+
+impl SendOp {
+    /// Whether it never leaves the host.
+    #[must_use]
+    pub const fn is_local(&self) -> bool {
+        matches!(self, Self::BindMw { .. } | Self::LocalInvalidate(_))
+    }
+
+    /// Whether the answer brings bytes that are written to the request's memory.
+    #[must_use]
+    pub const fn fetches(&self) -> bool {
+        matches!(
+            self,
+            Self::Read { .. } | Self::CompareSwap { .. } | Self::FetchAdd { .. }
+        )
+    }
+}
+
+/// To whom a UD request goes.
+#[derive(Clone, Debug)]
+pub struct Datagram {
+    /// The way there.
+    pub ah: Arc<AddressHandle>,
+    /// The peer's QP.
+    pub qpn: Qpn,
+    /// Its Q_Key. With the top bit set, the sending QP's own is used (`ibv_post_send(3)`).
+    pub qkey: u32,
 }
 
 /// A request for the send queue.
@@ -102,12 +137,68 @@ pub struct SendWr {
     pub wr_id: WrId,
     /// What to do.
     pub op: SendOp,
-    /// With which bytes.
-    pub local: Segment,
+    /// With which bytes: sent, or, where the operation fetches some, written.
+    pub local: SgList,
     /// Whether success makes a completion; an error always does.
     pub signaled: bool,
     /// Sets the solicited event bit in the message's last packet (SEND, and WRITE with immediate).
     pub solicited: bool,
+    /// Waits until all READs and atomics posted before have completed.
+    pub fence: bool,
+    /// UD only: to whom.
+    pub to: Option<Datagram>,
+}
+
+impl SendWr {
+    /// A signalled request, neither solicited nor fenced.
+    #[must_use]
+    pub fn new(wr_id: WrId, op: SendOp, local: impl Into<SgList>) -> Self {
+        Self {
+            wr_id,
+            op,
+            local: local.into(),
+            signaled: true,
+            solicited: false,
+            fence: false,
+            to: None,
+        }
+    }
+
+    /// Whether the transport carries it out.
+    pub(crate) fn is_supported(&self) -> bool {
+        matches!(
+            self.op,
+            SendOp::Send | SendOp::SendImm(_) | SendOp::Write { .. } | SendOp::WriteImm { .. }
+        )
+    }
+
+    /// Success makes no completion.
+    #[must_use]
+    pub fn unsignaled(mut self) -> Self {
+        self.signaled = false;
+        self
+    }
+
+    /// With the solicited event bit.
+    #[must_use]
+    pub fn solicited(mut self) -> Self {
+        self.solicited = true;
+        self
+    }
+
+    /// Behind all READs and atomics posted before.
+    #[must_use]
+    pub fn fenced(mut self) -> Self {
+        self.fence = true;
+        self
+    }
+
+    /// UD: to this peer.
+    #[must_use]
+    pub fn to(mut self, to: Datagram) -> Self {
+        self.to = Some(to);
+        self
+    }
 }
 
 /// A request for the receive queue.
@@ -115,6 +206,22 @@ pub struct SendWr {
 pub struct RecvWr {
     /// Comes back in the completion.
     pub wr_id: WrId,
-    /// Where the message goes.
-    pub local: Segment,
+    /// Where the message goes. UD: behind 40 bytes for the GRH.
+    pub local: SgList,
+}
+
+impl RecvWr {
+    /// A receive request into this memory.
+    #[must_use]
+    pub fn new(wr_id: WrId, local: impl Into<SgList>) -> Self {
+        Self {
+            wr_id,
+            local: local.into(),
+        }
+    }
+
+    /// Inline data can't be written to.
+    pub(crate) fn is_supported(&self) -> bool {
+        self.local.inline_len().is_none()
+    }
 }

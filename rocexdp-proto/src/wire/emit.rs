@@ -16,12 +16,14 @@ use super::{
     Path, UDP_HEADER, VLAN_TAG, put,
 };
 use crate::ids::{Psn, Qpn};
-use crate::mem::{Memory, MemoryFault};
+use crate::mem::{Memory, MemoryFault, SgList};
 
 /// Ethernet, a VLAN tag, IPv6, UDP.
 const TEMPLATE: usize = ETH_HEADER + VLAN_TAG + 40 + UDP_HEADER;
-/// All that stands before a payload: the template, BTH, RETH, ImmDt (or the 16 zero bytes of a CNP).
-const HEADERS: usize = TEMPLATE + Bth::LEN + 16 + 4;
+/// Bytes of extension headers at most: a manufacturer packet's (RC's longest is AtomicETH, 28).
+const EXTENSIONS: usize = 64;
+/// All that stands before a payload.
+const HEADERS: usize = TEMPLATE + Bth::LEN + EXTENSIONS;
 /// ECT(0).
 const ECT0: u8 = 2;
 /// Zero bytes behind the BTH of a CNP.
@@ -232,6 +234,19 @@ pub enum TransmitKind {
     Request,
     /// Request, sent again.
     Retransmission,
+    /// READ response, or atomic acknowledge.
+    Response,
+}
+
+/// Where a packet's payload is.
+#[derive(Clone, Copy)]
+pub(crate) enum Source<'a> {
+    /// None.
+    Nothing,
+    /// A work request's bytes, from this one on.
+    List(&'a SgList, u32),
+    /// Memory that the peer reads, from this offset on.
+    Memory(&'a dyn Memory, u64),
 }
 
 /// A packet that leaves now: headers here, payload still in the application's memory.
@@ -239,7 +254,7 @@ pub enum TransmitKind {
 /// For the transport it has been sent. The driver writes it into a frame of [`Transmit::len`] bytes.
 pub struct Transmit<'a> {
     pub(crate) headers: &'a HeaderBuf,
-    pub(crate) payload: Option<(&'a dyn Memory, u64)>,
+    pub(crate) payload: Source<'a>,
     pub(crate) payload_len: usize,
     pub(crate) qpn: Qpn,
     pub(crate) kind: TransmitKind,
@@ -299,8 +314,15 @@ impl Transmit<'_> {
             let Some(dst) = rest.get_mut(..room).filter(|d| !d.is_empty()) else {
                 continue;
             };
-            let (mem, start) = self.payload.ok_or(MemoryFault)?;
-            mem.read(start.checked_add(offset as u64).ok_or(MemoryFault)?, dst)?;
+            match self.payload {
+                Source::Nothing => return Err(MemoryFault),
+                Source::List(list, start) => {
+                    list.read(start.checked_add(offset as u32).ok_or(MemoryFault)?, dst)?;
+                }
+                Source::Memory(mem, start) => {
+                    mem.read(start.checked_add(offset as u64).ok_or(MemoryFault)?, dst)?;
+                }
+            }
             crc.update(dst);
             offset += room;
         }

@@ -11,9 +11,11 @@ mod icrc;
 mod parse;
 mod path;
 
+pub(crate) use emit::Source;
 pub use emit::{HeaderBuf, HeaderTemplate, Transmit, TransmitKind};
 pub use icrc::Icrc;
 pub use parse::{Head, Packet, Payload, dest_qpn};
+pub(crate) use path::is_multicast;
 pub use path::{Path, udp_source_port};
 
 /// The pieces of a received frame, in order, from the Ethernet header on; without FCS.

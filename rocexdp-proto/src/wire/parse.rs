@@ -7,15 +7,15 @@
 //! Must not: know QPs, or judge what the transport judges (order, lengths of payloads, keys).
 
 use rocexdp_common::bytes::Bytes;
-use rocexdp_common::headers::{Aeth, Bth, ICRC_LEN, Reth};
+use rocexdp_common::headers::{Aeth, AtomicAckEth, AtomicEth, Bth, Deth, Feth, ICRC_LEN, Reth};
 use rocexdp_common::maps::Reason;
 use rocexdp_common::opcode::{ext, extensions_len};
 use rocexdp_common::parse::{self, IpVersion, NotParsed};
 
 use super::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, Frags, Icrc, UDP_HEADER, slices, take};
 use crate::drop::DropReason;
-use crate::ids::{Gid, Qpn};
-use crate::mem::{Memory, MemoryFault};
+use crate::ids::{Gid, Qpn, RKey};
+use crate::mem::{Memory, MemoryFault, SgList};
 
 /// Bytes of a frame's start that are copied before anything is read: room for all headers.
 const HEAD: usize = 256;
@@ -88,6 +88,24 @@ impl Payload<'_> {
         self.len == 0
     }
 
+    /// Copies all of it into a work request's memory, from byte `at` on.
+    pub(crate) fn write_to_list(&self, list: &SgList, at: u32) -> Result<(), MemoryFault> {
+        let mut at = at;
+        for part in slices(self.frags, self.start, self.len) {
+            list.write(at, part)?;
+            at = at.checked_add(part.len() as u32).ok_or(MemoryFault)?;
+        }
+        Ok(())
+    }
+
+    /// The bytes from `at` on, if all `N` are there.
+    pub(crate) fn take<const N: usize>(&self, at: usize) -> Option<[u8; N]> {
+        if at.checked_add(N)? > self.len {
+            return None;
+        }
+        self.frags.load(self.start + at)
+    }
+
     /// Copies all of it into `mem` from `offset` on.
     ///
     /// # Errors
@@ -119,6 +137,16 @@ pub struct Packet<'a> {
     pub aeth: Option<Aeth>,
     /// Immediate data, where the opcode has some.
     pub imm: Option<u32>,
+    /// Key to invalidate (IETH), where the opcode has one.
+    pub invalidate: Option<RKey>,
+    /// AtomicETH, where the opcode has one.
+    pub atomic: Option<AtomicEth>,
+    /// What stood in the memory (AtomicAckETH), where the opcode has it.
+    pub original: Option<u64>,
+    /// FETH, where the opcode has one.
+    pub feth: Option<Feth>,
+    /// DETH, where the opcode has one.
+    pub deth: Option<Deth>,
     /// The payload.
     pub payload: Payload<'a>,
     /// Where in the frame the IP header starts.
@@ -156,30 +184,37 @@ impl<'a> Packet<'a> {
                 return Err(DropReason::Ipv4Checksum);
             }
         }
-        // RETH, AETH and ImmDt stand in this order, behind those of services that are not served (rxe_opcode.c).
-        let mut at = behind_bth
-            + extensions_len(extensions & (ext::RDETH | ext::DETH | ext::XRCETH | ext::FETH));
+        // In the order in which they stand (rxe_opcode.c).
+        let mut at = behind_bth;
         let mut next = |bit: u16, size: usize| {
             (extensions & bit != 0).then(|| {
                 at += size;
                 at - size
             })
         };
-        let reth = next(ext::RETH, Reth::LEN)
-            .and_then(|at| head.take(at))
-            .map(|b| Reth::parse(&b));
+        next(ext::RDETH, 4);
+        let deth = next(ext::DETH, Deth::LEN).and_then(|at| head.take(at));
+        next(ext::XRCETH, 4);
+        let feth = next(ext::FETH, Feth::LEN).and_then(|at| head.take(at));
+        let reth = next(ext::RETH, Reth::LEN).and_then(|at| head.take(at));
+        let atomic = next(ext::ATOMIC, AtomicEth::LEN).and_then(|at| head.take(at));
         let aeth = next(ext::AETH, Aeth::LEN).and(p.aeth);
-        let imm = next(ext::IMM, 4)
-            .and_then(|at| head.take(at))
-            .map(u32::from_be_bytes);
+        let original = next(ext::ATOMIC_ACK, AtomicAckEth::LEN).and_then(|at| head.take(at));
+        let imm = next(ext::IMM, 4).and_then(|at| head.take(at));
+        let invalidate = next(ext::IETH, 4).and_then(|at| head.take(at));
         Ok(Self {
             bth: p.bth,
             src: p.flow.src,
             dst: p.flow.dst,
             ecn: p.ecn,
-            reth,
+            reth: reth.map(|b| Reth::parse(&b)),
             aeth,
-            imm,
+            imm: imm.map(u32::from_be_bytes),
+            invalidate: invalidate.map(|b| RKey(u32::from_be_bytes(b))),
+            atomic: atomic.map(|b| AtomicEth::parse(&b)),
+            original: original.map(|b| AtomicAckEth::parse(&b).original),
+            feth: feth.map(|b| Feth::parse(&b)),
+            deth: deth.map(|b| Deth::parse(&b)),
             payload: Payload {
                 frags,
                 start,

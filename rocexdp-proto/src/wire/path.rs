@@ -32,15 +32,32 @@ impl Path {
 
     /// Whether both addresses are of one family and neither is unset, multicast or broadcast.
     pub(crate) fn is_valid(&self) -> bool {
-        let usable = |g: &Gid| match ipv4_of(g) {
-            Some([a, ..]) => a != 0 && a < 224,
-            None => *g != [0; 16] && g.first() != Some(&0xff),
-        };
-        usable(&self.src)
-            && usable(&self.dst)
+        is_unicast(&self.dst) && self.is_valid_to_group()
+    }
+
+    /// As [`Path::is_valid`], but the destination may be a multicast group.
+    pub(crate) fn is_valid_to_group(&self) -> bool {
+        is_unicast(&self.src)
+            && (is_unicast(&self.dst) || is_multicast(&self.dst))
             && ipv4_of(&self.src).is_some() == ipv4_of(&self.dst).is_some()
             && self.vlan.is_none_or(|v| v < 4096)
             && self.flow_label < 1 << 20
+    }
+}
+
+/// Whether the address is neither unset, multicast nor broadcast.
+fn is_unicast(gid: &Gid) -> bool {
+    match ipv4_of(gid) {
+        Some([a, ..]) => a != 0 && a < 224,
+        None => *gid != [0; 16] && gid.first() != Some(&0xff),
+    }
+}
+
+/// Whether the address is a multicast group's.
+pub(crate) fn is_multicast(gid: &Gid) -> bool {
+    match ipv4_of(gid) {
+        Some([a, ..]) => (224..240).contains(&a),
+        None => gid.first() == Some(&0xff),
     }
 }
 

@@ -32,9 +32,11 @@ pub fn send_wr(id: u64, op: SendOp, bytes: &Arc<Bytes>, len: usize) -> SendWr {
     SendWr {
         wr_id: WrId(id),
         op,
-        local: Segment::new(bytes.clone(), 0, len as u32),
+        local: Segment::new(bytes.clone(), 0, len as u32).into(),
         signaled: true,
         solicited: false,
+        fence: false,
+        to: None,
     }
 }
 
@@ -42,7 +44,7 @@ pub fn send_wr(id: u64, op: SendOp, bytes: &Arc<Bytes>, len: usize) -> SendWr {
 pub fn recv_wr(id: u64, bytes: &Arc<Bytes>, len: usize) -> RecvWr {
     RecvWr {
         wr_id: WrId(id),
-        local: Segment::new(bytes.clone(), 0, len as u32),
+        local: Segment::new(bytes.clone(), 0, len as u32).into(),
     }
 }
 

@@ -112,9 +112,11 @@ impl Stream<'_> {
                     va: self.va + offset,
                     rkey: self.rkey,
                 },
-                local: Segment::new(memory, offset, MESSAGE as u32),
+                local: Segment::new(memory, offset, MESSAGE as u32).into(),
                 signaled: true,
                 solicited: false,
+                fence: false,
+                to: None,
             })
             .context("posting a WRITE")
     }

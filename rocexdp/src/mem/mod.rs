@@ -4,9 +4,17 @@
 //! a Rust slice: every access is a copy between the mapping and memory of our own. Bounds are
 //! checked here; rights and keys are the transport's.
 
-use std::{fs::File, io, os::fd::AsFd, sync::Arc};
+use std::{
+    fs::File,
+    io,
+    os::fd::AsFd,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
 
-use rocexdp_proto::mem::{Memory, MemoryFault};
+use rocexdp_proto::mem::{Atomic, Memory, MemoryFault};
 use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 
 /// A mapping that is unmapped when dropped.
@@ -51,6 +59,23 @@ impl Memory for Mapping {
         // lives as long as self; `src` is ours, so the two do not overlap.
         unsafe { std::ptr::copy_nonoverlapping(src.as_ptr(), to, src.len()) };
         Ok(())
+    }
+
+    fn atomic(&self, offset: u64, op: Atomic) -> Result<u64, MemoryFault> {
+        let at = self.range(offset, 8)?.cast::<u64>();
+        if !at.is_aligned() {
+            return Err(MemoryFault);
+        }
+        // SAFETY: 8 aligned bytes of the mapping (checked above), which lives as long as self; everyone else's access to them
+        // is by copies that may tear, or atomic.
+        let word = unsafe { AtomicU64::from_ptr(at) };
+        Ok(match op {
+            Atomic::CompareSwap { compare, swap } => word
+                .compare_exchange(compare, swap, Ordering::SeqCst, Ordering::SeqCst)
+                .unwrap_or_else(|there| there),
+            Atomic::FetchAdd(add) => word.fetch_add(add, Ordering::SeqCst),
+            Atomic::Write(value) => word.swap(value, Ordering::SeqCst),
+        })
     }
 }
 
@@ -99,6 +124,9 @@ impl Memory for Buffer {
     }
     fn write(&self, offset: u64, src: &[u8]) -> Result<(), MemoryFault> {
         self.0.write(offset, src)
+    }
+    fn atomic(&self, offset: u64, op: Atomic) -> Result<u64, MemoryFault> {
+        self.0.atomic(offset, op)
     }
 }
 
@@ -161,6 +189,9 @@ impl Memory for MappedFile {
     }
     fn write(&self, offset: u64, src: &[u8]) -> Result<(), MemoryFault> {
         self.0.write(offset, src)
+    }
+    fn atomic(&self, offset: u64, op: Atomic) -> Result<u64, MemoryFault> {
+        self.0.atomic(offset, op)
     }
 }
 

@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result, anyhow, bail};
 use rand::RngExt as _;
 use rocexdp_common::maps::{QpConfig, QpCounters, QpEngine};
 use rocexdp_proto::{
-    CreateQp, QpHandle, QpState, QpTransition, RtrAttr, RtsAttr, Transport,
+    CreateQp, QpHandle, QpState, QpTransition, RtrAttr, RtsAttr,
     ids::{Psn, Qpn},
     mem::Access,
     verbs::{CompletionQueue, Cqe, PathMtu, PostError, RecvWr, SendWr},
@@ -86,12 +86,9 @@ impl NodeQp {
         let waker = Arc::clone(&news);
         cq.set_waker(Box::new(move || waker.notify_one()));
         let create = CreateQp {
-            qpn,
-            transport: Transport::Rc,
             max_send,
             max_recv,
-            send_cq: Arc::clone(&cq),
-            recv_cq: Arc::clone(&cq),
+            ..CreateQp::rc(qpn, &cq, &cq)
         };
         let handle = shared
             .engine
@@ -194,6 +191,7 @@ impl NodeQp {
             path_mtu: attr.path_mtu,
             rq_psn: attr.peer_psn,
             min_rnr_timer: attr.min_rnr_timer,
+            max_dest_rd_atomic: 16,
             path,
         };
         let rts = RtsAttr {
@@ -201,6 +199,7 @@ impl NodeQp {
             timeout: attr.timeout,
             retry_cnt: attr.retry_cnt,
             rnr_retry: attr.rnr_retry,
+            max_rd_atomic: 16,
         };
         let access = attr.access;
         shared

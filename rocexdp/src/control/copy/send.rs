@@ -235,9 +235,11 @@ impl<'a> Transfer<'a> {
                     va,
                     rkey: self.region.rkey,
                 },
-                local: Segment::new(memory, (part.chunk * CHUNK) as u64, part.len),
+                local: Segment::new(memory, (part.chunk * CHUNK) as u64, part.len).into(),
                 signaled: true,
                 solicited: false,
+                fence: false,
+                to: None,
             })
             .with_context(|| format!("{}: posting a WRITE", self.ends))
     }

@@ -5,17 +5,50 @@
 //!
 //! Must not: decide what a failed check means on the wire (the responder does).
 
+mod sg;
+
+pub use sg::{Segment, SgList};
+
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::hash::NumberHash;
-use crate::ids::{Qpn, RKey};
+use crate::ids::{Pd, Qpn, RKey};
 use crate::rng::Rng;
 
 /// The bytes could not be copied: range outside the memory, or its owner took it away.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("memory fault: the bytes are outside the memory or no longer there")]
 pub struct MemoryFault;
+
+/// What is done to 64 bits at once. Values are in host order, as the memory holds them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Atomic {
+    /// If they equal `compare`, `swap` takes their place.
+    CompareSwap {
+        /// What to compare with.
+        compare: u64,
+        /// What to put there.
+        swap: u64,
+    },
+    /// Adds, modulo 2^64.
+    FetchAdd(u64),
+    /// Puts this there.
+    Write(u64),
+}
+
+impl Atomic {
+    /// What stands there afterwards if `original` stood there before.
+    #[must_use]
+    pub const fn apply(self, original: u64) -> u64 {
+        match self {
+            Self::CompareSwap { compare, swap } if original == compare => swap,
+            Self::CompareSwap { .. } => original,
+            Self::FetchAdd(add) => original.wrapping_add(add),
+            Self::Write(value) => value,
+        }
+    }
+}
 
 /// Memory that packets are filled from and written to.
 ///
@@ -40,11 +73,33 @@ pub trait Memory: Send + Sync {
     /// # Errors
     /// [`MemoryFault`] if there is no room for all of it; the memory may be partly written.
     fn write(&self, offset: u64, src: &[u8]) -> Result<(), MemoryFault>;
+
+    /// Does `op` to the 8 bytes from `offset` on, in one step for everyone who looks at them, and gives what stood there.
+    ///
+    /// # Errors
+    /// [`MemoryFault`] if they are not there, or do not lie on an 8-byte boundary of the host; nothing has changed.
+    fn atomic(&self, offset: u64, op: Atomic) -> Result<u64, MemoryFault>;
+
+    /// Makes what was written to `len` bytes from `offset` on last, if `persistent`; else visible to everyone, which memory of
+    /// a host is already.
+    ///
+    /// # Errors
+    /// [`MemoryFault`] if that can't be had.
+    fn flush(&self, offset: u64, len: u64, persistent: bool) -> Result<(), MemoryFault> {
+        let _ = (offset, len);
+        if persistent { Err(MemoryFault) } else { Ok(()) }
+    }
+
+    /// The protection domain that work requests on this memory must belong to; `None`: any, since who holds the memory itself
+    /// needs no key.
+    fn pd(&self) -> Option<Pd> {
+        None
+    }
 }
 
 /// Who may do what with a region, or with what a QP serves: a set of bits (values of `enum ibv_access_flags`).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-pub struct Access(u8);
+pub struct Access(u16);
 
 impl Access {
     /// Nothing.
@@ -57,6 +112,12 @@ impl Access {
     pub const REMOTE_READ: Self = Self(4);
     /// Peers may do atomics.
     pub const REMOTE_ATOMIC: Self = Self(8);
+    /// Memory windows may be bound to it.
+    pub const MW_BIND: Self = Self(16);
+    /// Peers may FLUSH it to visibility.
+    pub const FLUSH_GLOBAL: Self = Self(256);
+    /// Peers may FLUSH it to persistence.
+    pub const FLUSH_PERSISTENT: Self = Self(512);
 
     /// Whether all of `other` is in `self`.
     #[must_use]
@@ -183,22 +244,28 @@ impl RegionTable {
     }
 }
 
+/// Memory of tests that holds nothing.
+#[cfg(test)]
+pub(crate) struct Bare(pub(crate) u64);
+#[cfg(test)]
+impl Memory for Bare {
+    fn len(&self) -> u64 {
+        self.0
+    }
+    fn read(&self, _: u64, _: &mut [u8]) -> Result<(), MemoryFault> {
+        Ok(())
+    }
+    fn write(&self, _: u64, _: &[u8]) -> Result<(), MemoryFault> {
+        Ok(())
+    }
+    fn atomic(&self, _: u64, _: Atomic) -> Result<u64, MemoryFault> {
+        Err(MemoryFault)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    struct Bare(u64);
-    impl Memory for Bare {
-        fn len(&self) -> u64 {
-            self.0
-        }
-        fn read(&self, _: u64, _: &mut [u8]) -> Result<(), MemoryFault> {
-            Ok(())
-        }
-        fn write(&self, _: u64, _: &[u8]) -> Result<(), MemoryFault> {
-            Ok(())
-        }
-    }
 
     #[test]
     fn ranges_that_overflow_are_outside_every_region() {
