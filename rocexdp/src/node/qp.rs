@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result, anyhow, bail};
 use rand::RngExt as _;
 use rocexdp_common::maps::{QpConfig, QpCounters, QpEngine};
 use rocexdp_proto::{
-    CreateQp, QpHandle, QpState, QpTransition, RtrAttr, RtsAttr,
+    CreateQp, QpHandle, QpState, QpTransition, RtrAttr, RtsAttr, Transport,
     ids::{Psn, Qpn},
     mem::Access,
     verbs::{CompletionQueue, Cqe, PathMtu, PostError, RecvWr, SendWr},
