@@ -180,9 +180,16 @@ impl Kernel {
             for (sum, one) in all.zip(link.pfc.iter().chain([&link.global])) {
                 sum.pauses += one.pauses;
                 sum.resumes += one.resumes;
-                // How long the last frame's quanta last.
-                sum.until_ns += one.until_ns - one.since_ns;
+                // When the last frame came and how long its quanta last: TCX has an entry for each CPU, and the test may
+                // have moved from one to another.
+                if one.since_ns > sum.since_ns {
+                    (sum.since_ns, sum.until_ns) = (one.since_ns, one.until_ns);
+                }
             }
+        }
+        for pause in model.link.pfc.iter_mut().chain([&mut model.link.global]) {
+            pause.until_ns -= pause.since_ns;
+            pause.since_ns = 0;
         }
         let flows: HashMap<_, [u8; size_of::<FlowKey>()], [u8; size_of::<FlowState>()]> = self
             .ebpf
