@@ -265,26 +265,31 @@ fn random_and_mutated_packets_agree_with_the_pure_function() {
     let fixtures = packets();
     for program in PROGRAMS {
         let mut random = Random(seed);
-        let kernel = Kernel::load(program);
-        let mut model = model(program);
-        for number in 0..count {
-            let mut frame = random_frame(&mut random, &fixtures);
-            if random.chance(10) {
-                frame.truncate(14 + random.below(frame.len() - 14));
+        let (mut number, mut flows, mut waiting) = (0, 0, 0);
+        while number < count {
+            // A program with empty maps again before the map of flows is full (the kernel would choose what to forget), and before
+            // a request has waited so long for its answer that it no longer counts: the model's time is not the kernel's.
+            let end = count.min(number + 5000);
+            let kernel = Kernel::load(program);
+            let mut model = model(program);
+            while number < end && model.flows.len() < 3000 {
+                let mut frame = random_frame(&mut random, &fixtures);
+                if random.chance(10) {
+                    frame.truncate(14 + random.below(frame.len() - 14));
+                }
+                if kernel.run(&frame) {
+                    model.run(&frame);
+                }
+                number += 1;
+                if number % 500 == 0 {
+                    assert_eq!(still(&kernel.maps()), still(&model), "{program}: {number}");
+                }
             }
-            if kernel.run(&frame) {
-                model.run(&frame);
-            }
-            if number % 500 == 499 {
-                assert_eq!(still(&kernel.maps()), still(&model), "{program}: {number}");
-            }
-            assert!(model.flows.len() < 3000, "too many flows for the map");
+            assert_eq!(still(&kernel.maps()), still(&model), "{program}: {number}");
+            flows += model.flows.len();
+            waiting += model.pending.len();
         }
-        eprintln!(
-            "{program}: {} flows, {} waiting",
-            model.flows.len(),
-            model.pending.len()
-        );
+        eprintln!("{program}: {flows} flows, {waiting} waiting");
     }
 }
 
