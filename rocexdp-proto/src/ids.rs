@@ -16,6 +16,10 @@ impl fmt::Display for RKey {
     }
 }
 
+/// Names a memory region to the host's own work requests (`ibv_sge`).
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct LKey(pub u32);
+
 /// A protection domain: QPs, memory regions and windows work together only within one. Numbers are the owner's to give.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Pd(pub u32);

@@ -34,8 +34,8 @@ pub mod wire;
 
 pub use drop::DropReason;
 pub use endpoint::{
-    CongestionSignal, CreateQp, Endpoint, EndpointConfig, EndpointCounters, ErrorCause, Event,
-    IcrcMode, QpHandle, QpInfo, VerbsError,
+    CongestionSignal, CreateQp, DeviceAttr, Endpoint, EndpointConfig, EndpointCounters, ErrorCause,
+    Event, IcrcMode, QpHandle, QpInfo, VerbsError,
 };
 pub use qp::{MAX_RD_ATOMIC, QpState, QpTransition, RtrAttr, RtsAttr};
 pub use rocexdp_common::opcode::Transport;

@@ -1,4 +1,4 @@
-//! Commands: QPs and memory regions come, change and go.
+//! Commands: QPs come, change and go.
 //!
 //! Everything that a QP will need is allocated here. Must not: send anything.
 
@@ -7,8 +7,7 @@ use std::sync::Arc;
 use rocexdp_common::opcode::Transport;
 
 use super::{CreateQp, Endpoint, MAX_QUEUE_DEPTH, QpHandle, VerbsError, qp_at};
-use crate::ids::{Qpn, RKey};
-use crate::mem::{Access, Memory, MemoryRegion};
+use crate::ids::Qpn;
 use crate::qp::{Congestion, NewQp, Qp, QpState, QpTransition, Route, RtrAttr, SendState};
 use crate::time::Timestamp;
 use crate::wire::HeaderTemplate;
@@ -36,6 +35,7 @@ impl Endpoint {
                 what: "queues are at most 65536 deep",
             });
         }
+        self.pds.check(create.pd)?;
         let send = SendState::new(
             create.max_send,
             self.config.max_inflight_packets,
@@ -68,6 +68,7 @@ impl Endpoint {
             *place = Some(Box::new(qp));
         }
         self.slots.insert(qpn.get(), slot);
+        self.pds.used(create.pd);
         // Room for each QP to wait everywhere, so that waiting never allocates. Twice: a destroyed QP's entries may still
         // be there.
         let n = self.qps.len();
@@ -158,46 +159,11 @@ impl Endpoint {
             .ok_or(VerbsError::UnknownQp(qpn))?;
         if let Some(mut qp) = self.qps.get_mut(slot as usize).and_then(Option::take) {
             qp.reset(congestion);
+            self.pds.unused(qp.pd);
+            self.regions.forget_qp(qpn);
             self.free.push(slot);
         }
         Ok(())
-    }
-
-    /// Lets peers reach `mem`, under addresses from `va` on and a new random key.
-    ///
-    /// Ranges beyond address 2^64 can't be named and are left out.
-    pub fn register_memory(
-        &mut self,
-        mem: Arc<dyn Memory>,
-        va: u64,
-        access: Access,
-    ) -> MemoryRegion {
-        self.regions.register(&mut self.rng, mem, va, access)
-    }
-
-    /// As [`Endpoint::register_memory`], under a key that another endpoint drew: where several endpoints (workers) serve one
-    /// address, a region must be known to all. False, and nothing changed, if the key is taken.
-    pub fn register_memory_as(
-        &mut self,
-        rkey: RKey,
-        mem: Arc<dyn Memory>,
-        va: u64,
-        access: Access,
-    ) -> bool {
-        self.regions.register_as(rkey, mem, va, access).is_some()
-    }
-
-    /// Restricts a region to the peer of one QP: over any other QP its key is refused (NAK remote access), from the next
-    /// packet on. `None`: any QP may reach it again, as after registration. False if there is no such region.
-    ///
-    /// The QP need not exist. The restriction is to its number and outlives it: withdraw the region with the QP.
-    pub fn bind_region(&mut self, rkey: RKey, qpn: Option<Qpn>) -> bool {
-        self.regions.bind(rkey, qpn)
-    }
-
-    /// Withdraws a region: the next packet that names it is refused. False if there is none.
-    pub fn deregister_memory(&mut self, rkey: RKey) -> bool {
-        self.regions.deregister(rkey)
     }
 
     fn congestion(&self) -> Congestion {

@@ -11,17 +11,21 @@
 //! Must not: read a clock, or decide anything that the peer sees (the QP's parts do).
 
 mod commands;
+mod device;
 mod input;
+mod memory;
 mod output;
 mod types;
 
 use std::collections::{HashMap, VecDeque};
 
+pub use device::DeviceAttr;
 pub use types::{
     CongestionSignal, CreateQp, EndpointConfig, EndpointCounters, ErrorCause, Event, IcrcMode,
     MAX_QUEUE_DEPTH, QpHandle, QpInfo, VerbsError,
 };
 
+use memory::Pds;
 use rocexdp_common::maps::QpEngine;
 
 use crate::hash::NumberHash;
@@ -43,6 +47,7 @@ pub struct Endpoint {
     free: Vec<u32>,
     slots: HashMap<u32, u32, NumberHash>,
     regions: RegionTable,
+    pds: Pds,
     timers: TimerQueue,
     /// QPs that owe a CNP.
     cnps: VecDeque<u32>,
@@ -79,6 +84,7 @@ impl Endpoint {
             free: Vec::new(),
             slots: HashMap::default(),
             regions: RegionTable::default(),
+            pds: Pds::default(),
             timers: TimerQueue::default(),
             cnps: VecDeque::new(),
             acks: VecDeque::new(),

@@ -7,9 +7,11 @@ use std::sync::Arc;
 use rocexdp_common::maps::QpEngine;
 use rocexdp_common::opcode::Transport;
 
+use super::device::DeviceAttr;
 use crate::dcqcn::{NpParams, RpParams};
 use crate::drop::DROP_REASONS;
-use crate::ids::{Pd, Psn, Qpn};
+use crate::ids::{Pd, Psn, Qpn, RKey};
+use crate::mem::RegionError;
 pub use crate::qp::ErrorCause;
 use crate::qp::QpState;
 use crate::time::Rate;
@@ -47,6 +49,8 @@ pub struct EndpointConfig {
     pub cnp_enabled: bool,
     /// Whether CE marks are taken from received frames. Not where XDP has counted them already.
     pub ecn_from_frames: bool,
+    /// Limits of the device, as advertised and enforced.
+    pub limits: DeviceAttr,
 }
 
 impl Default for EndpointConfig {
@@ -61,6 +65,7 @@ impl Default for EndpointConfig {
             ack_req_interval: 32,
             cnp_enabled: true,
             ecn_from_frames: false,
+            limits: DeviceAttr::default(),
         }
     }
 }
@@ -144,6 +149,39 @@ pub enum VerbsError {
         from: QpState,
         /// The state asked for.
         to: QpState,
+    },
+    /// No protection domain has this number.
+    #[error("there is no protection domain {}: allocate it first", .0.0)]
+    UnknownPd(Pd),
+    /// The protection domain is still used.
+    #[error("{users} QPs, regions, windows and shared receive queues use protection domain {}: destroy them first", pd.0)]
+    PdBusy {
+        /// The domain.
+        pd: Pd,
+        /// Objects in it.
+        users: u32,
+    },
+    /// Nothing has this key.
+    #[error("no memory region or window has the key {0}")]
+    UnknownKey(RKey),
+    /// The key is taken.
+    #[error("key {0} is taken: draw another")]
+    KeyTaken(RKey),
+    /// A region can't be registered or withdrawn.
+    #[error("memory region {key}: {why}")]
+    Region {
+        /// Its key; 0 if it has none yet.
+        key: RKey,
+        /// Why.
+        why: RegionError,
+    },
+    /// As many objects as the device has.
+    #[error("all {limit} {what} of the device are in use: destroy some, or configure more")]
+    Limit {
+        /// Which objects.
+        what: &'static str,
+        /// How many there are.
+        limit: u64,
     },
     /// A value is out of its range.
     #[error("QP {qpn}: {what}")]

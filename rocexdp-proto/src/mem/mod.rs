@@ -1,20 +1,26 @@
-//! Application memory as the transport sees it, and the table of regions that peers may reach.
+//! Application memory as the transport sees it, and the regions and windows through which peers reach it.
 //!
 //! Others write to application memory while it is read, so it is never a Rust slice here: [`Memory`] copies in and out.
 //! Nothing received is written before the ICRC of its packet has been verified.
 //!
+//! A [`Region`] is memory under a key; a [`Window`] is a part of a region under a key of its own, which can be withdrawn
+//! without the kernel's or the device's help. The rules of both follow drivers/infiniband/sw/rxe/rxe_mr.c and rxe_mw.c.
+//!
 //! Must not: decide what a failed check means on the wire (the responder does).
 
+mod access;
+mod region;
 mod sg;
+mod table;
+mod window;
 
+pub use access::Access;
+pub use region::{MemoryRegion, Region, RegionError};
 pub use sg::{Segment, SgList};
+pub(crate) use table::{KeyError, Place, RegionTable, WindowBind};
+pub use window::{Window, WindowKind};
 
-use std::collections::HashMap;
-use std::sync::Arc;
-
-use crate::hash::NumberHash;
-use crate::ids::{Pd, Qpn, RKey};
-use crate::rng::Rng;
+use crate::ids::Pd;
 
 /// The bytes could not be copied: range outside the memory, or its owner took it away.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -95,152 +101,12 @@ pub trait Memory: Send + Sync {
     fn pd(&self) -> Option<Pd> {
         None
     }
-}
 
-/// Who may do what with a region, or with what a QP serves: a set of bits (values of `enum ibv_access_flags`).
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-pub struct Access(u16);
-
-impl Access {
-    /// Nothing.
-    pub const NONE: Self = Self(0);
-    /// Receives may write here. Enforced once lkeys exist.
-    pub const LOCAL_WRITE: Self = Self(1);
-    /// Peers may WRITE.
-    pub const REMOTE_WRITE: Self = Self(2);
-    /// Peers may READ.
-    pub const REMOTE_READ: Self = Self(4);
-    /// Peers may do atomics.
-    pub const REMOTE_ATOMIC: Self = Self(8);
-    /// Memory windows may be bound to it.
-    pub const MW_BIND: Self = Self(16);
-    /// Peers may FLUSH it to visibility.
-    pub const FLUSH_GLOBAL: Self = Self(256);
-    /// Peers may FLUSH it to persistence.
-    pub const FLUSH_PERSISTENT: Self = Self(512);
-
-    /// Whether all of `other` is in `self`.
-    #[must_use]
-    pub const fn contains(self, other: Self) -> bool {
-        self.0 & other.0 == other.0
-    }
-}
-
-impl core::ops::BitOr for Access {
-    type Output = Self;
-    fn bitor(self, other: Self) -> Self {
-        Self(self.0 | other.0)
-    }
-}
-
-/// What the peer needs in order to reach a region.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct MemoryRegion {
-    /// The key.
-    pub rkey: RKey,
-    /// Virtual address of the first byte, as the peer names it.
-    pub va: u64,
-    /// Bytes.
-    pub len: u64,
-}
-
-/// A registered region.
-pub(crate) struct Region {
-    mem: Arc<dyn Memory>,
-    va: u64,
-    len: u64,
-    access: Access,
-    /// The only QP over which it may be reached; `None`: any.
-    qpn: Option<Qpn>,
-}
-
-impl Region {
-    /// The memory, and where in it `len` bytes from `va` on lie, if they are all in the region and it allows `access`.
-    pub(crate) fn locate(
-        &self,
-        va: u64,
-        len: u64,
-        access: Access,
-    ) -> Option<(&Arc<dyn Memory>, u64)> {
-        let offset = va.checked_sub(self.va)?;
-        let end = offset.checked_add(len)?;
-        (end <= self.len && self.access.contains(access)).then_some((&self.mem, offset))
-    }
-}
-
-/// The regions of an endpoint, by rkey.
-#[derive(Default)]
-pub(crate) struct RegionTable {
-    regions: HashMap<u32, Region, NumberHash>,
-}
-
-impl RegionTable {
-    /// Adds `mem` under a fresh random rkey, never 0. `va + len` may not pass 2^64.
-    pub(crate) fn register(
-        &mut self,
-        rng: &mut Rng,
-        mem: Arc<dyn Memory>,
-        va: u64,
-        access: Access,
-    ) -> MemoryRegion {
-        let mut key = rng.next_u32();
-        while key == 0 || self.regions.contains_key(&key) {
-            key = rng.next_u32();
-        }
-        self.insert(RKey(key), mem, va, access)
-    }
-
-    /// Adds `mem` under a key drawn elsewhere; `None` if the key is taken.
-    pub(crate) fn register_as(
-        &mut self,
-        rkey: RKey,
-        mem: Arc<dyn Memory>,
-        va: u64,
-        access: Access,
-    ) -> Option<MemoryRegion> {
-        (!self.regions.contains_key(&rkey.0)).then(|| self.insert(rkey, mem, va, access))
-    }
-
-    fn insert(
-        &mut self,
-        rkey: RKey,
-        mem: Arc<dyn Memory>,
-        va: u64,
-        access: Access,
-    ) -> MemoryRegion {
-        // A range that would wrap is cut off: addresses behind 2^64 can't be named.
-        let len = mem.len().min(u64::MAX - va);
-        self.regions.insert(
-            rkey.0,
-            Region {
-                mem,
-                va,
-                len,
-                access,
-                qpn: None,
-            },
-        );
-        MemoryRegion { rkey, va, len }
-    }
-
-    /// Removes a region; false if there is none. The peer's next packet for it is refused.
-    pub(crate) fn deregister(&mut self, rkey: RKey) -> bool {
-        self.regions.remove(&rkey.0).is_some()
-    }
-
-    /// Restricts a region to one QP, or lifts that; false if there is none.
-    pub(crate) fn bind(&mut self, rkey: RKey, qpn: Option<Qpn>) -> bool {
-        let Some(region) = self.regions.get_mut(&rkey.0) else {
-            return false;
-        };
-        region.qpn = qpn;
+    /// Whether local work requests may use it: read it, or write to it too. Not so with a region that was withdrawn, or one
+    /// without [`Access::LOCAL_WRITE`] that is to be written to.
+    fn permits(&self, write: bool) -> bool {
+        let _ = write;
         true
-    }
-
-    /// The region, if it may be reached over this QP.
-    pub(crate) fn get(&self, rkey: RKey, over: Qpn) -> Option<&Region> {
-        let region = self.regions.get(&rkey.0)?;
-        region.qpn.is_none_or(|q| q == over).then_some(region)
     }
 }
 
@@ -260,44 +126,5 @@ impl Memory for Bare {
     }
     fn atomic(&self, _: u64, _: Atomic) -> Result<u64, MemoryFault> {
         Err(MemoryFault)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn ranges_that_overflow_are_outside_every_region() {
-        let (mut t, mut rng) = (RegionTable::default(), Rng::new(1));
-        let w = Access::REMOTE_WRITE;
-        let mr = t.register(&mut rng, Arc::new(Bare(4096)), 0x1000, w);
-        let qpn = Qpn::new(17);
-        let r = t.get(mr.rkey, qpn).unwrap();
-        let offset = |va, len| r.locate(va, len, w).map(|(_, o)| o);
-        assert_eq!(offset(0x1000, 4096), Some(0));
-        assert_eq!(offset(0x1fff, 1), Some(4095));
-        assert_eq!(offset(0x2000, 0), Some(4096));
-        for (va, len) in [
-            (0xfff, 1),
-            (0x1000, 4097),
-            (0x2000, 1),
-            (0x1001, u64::MAX),
-            (u64::MAX, 2),
-            (0, u64::MAX),
-        ] {
-            assert_eq!(offset(va, len), None, "{va:x}+{len:x}");
-        }
-        assert!(r.locate(0x1000, 1, Access::REMOTE_READ).is_none());
-        let high = t.register(&mut rng, Arc::new(Bare(u64::MAX)), u64::MAX - 8, w);
-        assert_eq!(high.len, 8);
-        assert!(
-            t.get(high.rkey, qpn)
-                .unwrap()
-                .locate(u64::MAX - 1, 2, w)
-                .is_none()
-        );
-        assert!(t.deregister(mr.rkey) && !t.deregister(mr.rkey));
-        assert!(t.get(mr.rkey, qpn).is_none());
     }
 }

@@ -6,6 +6,7 @@ use core::fmt;
 use std::sync::Arc;
 
 use super::{Memory, MemoryFault};
+use crate::ids::Pd;
 
 /// A range of application memory, held by reference: the bytes are read when a packet leaves, and again when it is sent
 /// again, so they must stay as they are until the request completes.
@@ -154,6 +155,24 @@ impl SgList {
         match &self.kind {
             Kind::Inline(bytes) => Some(bytes.len()),
             _ => None,
+        }
+    }
+
+    /// Whether a work request of a QP of protection domain `pd` may read the memory, or write to it if `needs_write`
+    /// (rxe_mr.c `lookup_mr`, `RXE_LOOKUP_LOCAL`). Looked at when the request is taken; a range without bytes is not.
+    ///
+    /// # Errors
+    /// [`MemoryFault`]: another domain's region, one that was withdrawn, or one without [`super::Access::LOCAL_WRITE`].
+    pub(crate) fn check(&self, pd: Pd, needs_write: bool) -> Result<(), MemoryFault> {
+        let may = |s: &Segment| {
+            s.len == 0
+                || s.memory()
+                    .is_some_and(|m| m.pd().is_none_or(|p| p == pd) && m.permits(needs_write))
+        };
+        if self.segments().iter().all(may) {
+            Ok(())
+        } else {
+            Err(MemoryFault)
         }
     }
 

@@ -200,6 +200,7 @@ impl Qp {
         }
         let mut cx = Context {
             qpn: self.qpn,
+            pd: self.pd,
             regions,
             rq: &self.rq,
             cq: &self.recv_cq,
@@ -314,6 +315,7 @@ impl Qp {
         let mut regions = RegionTable::default();
         let mut cx = Context {
             qpn: self.qpn,
+            pd: self.pd,
             regions: &mut regions,
             rq: &self.rq,
             cq: &self.recv_cq,

@@ -18,7 +18,7 @@ use rocexdp_common::opcode::{Opcode, Operation, Position, rc};
 
 use super::completions::Completions;
 use crate::drop::DropReason;
-use crate::ids::{PathMtu, Psn, Qpn, RKey};
+use crate::ids::{PathMtu, Pd, Psn, Qpn, RKey};
 use crate::mem::{Access, Memory, RegionTable};
 use crate::verbs::{CompletionQueue, CqeOpcode, MAX_MESSAGE, RecvQueue, RecvWr, Status};
 use crate::wire::Packet;
@@ -102,6 +102,7 @@ impl Default for RecvState {
 /// What the responder works with besides its state.
 pub(crate) struct Context<'a> {
     pub(crate) qpn: Qpn,
+    pub(crate) pd: Pd,
     pub(crate) regions: &'a mut RegionTable,
     pub(crate) rq: &'a RecvQueue,
     pub(crate) cq: &'a CompletionQueue,
@@ -305,7 +306,7 @@ fn check_rkey(
     };
     match cx
         .regions
-        .get(m.rkey, cx.qpn)
+        .reach(m.rkey, cx.pd, cx.qpn)
         .and_then(|r| r.locate(m.va, u64::from(len), Access::REMOTE_WRITE))
     {
         Some(_) => Ok(()),
@@ -324,8 +325,9 @@ fn execute(
     let len = p.payload.len();
     if m.operation == Operation::Write {
         if len > 0 {
-            let region = cx.regions.get(m.rkey, cx.qpn).ok_or(Refusal::ACCESS)?;
-            let (mem, at) = region
+            let reach = cx.regions.reach(m.rkey, cx.pd, cx.qpn);
+            let (mem, at) = reach
+                .ok_or(Refusal::ACCESS)?
                 .locate(m.va, u64::from(len), Access::REMOTE_WRITE)
                 .ok_or(Refusal::ACCESS)?;
             p.payload
