@@ -17,6 +17,7 @@ mod window;
 pub use access::Access;
 pub use region::{MemoryRegion, Region, RegionError};
 pub use sg::{Segment, SgList};
+#[allow(unused_imports)] // For requester and responder.
 pub(crate) use table::{KeyError, Place, RegionTable, WindowBind};
 pub use window::{Window, WindowKind};
 
