@@ -129,7 +129,7 @@ impl QpCounters {
             return;
         };
         if !matches!(
-            packet.bth.opcode.transport(),
+            packet.bth.opcode.service(),
             Transport::Rc | Transport::Uc | Transport::Xrc
         ) {
             return;

@@ -5,11 +5,13 @@
 //! Layouts: drivers/infiniband/sw/rxe/rxe_hdr.h.
 
 mod extended;
+mod selective;
 
 pub use extended::{
     AtomicAckEth, AtomicEth, Deth, Feth, FlushRange, Grh, Ieth, ImmDt, Rdeth, Xrceth,
 };
 pub(crate) use extended::{low24, part};
+pub use selective::{SACK_BITS, Sack, Sreth};
 
 use crate::{
     ids::{Psn, Qpn},

@@ -2,6 +2,9 @@
 //!
 //! The same table as the kernel's (drivers/infiniband/sw/rxe/rxe_opcode.c; values in
 //! include/rdma/ib_pack.h). Pure; used by the XDP program and by userspace.
+//!
+//! Of the manufacturer range, 0xC0..=0xDF are rocexdp's selective repeat: the low five bits are those of RC, so that a packet
+//! does what RC's does, and says besides where it belongs (docs/wire-extensions.md). The rest of the range is unknown.
 
 mod names;
 
@@ -24,7 +27,7 @@ pub enum Transport {
     Cnp = 4,
     /// Extended Reliable Connection.
     Xrc = 5,
-    /// Manufacturer range (0xC0 and up).
+    /// Manufacturer range (0xC0 and up); selective repeat's half of it belongs to RC ([`Opcode::service`]).
     Manufacturer = 6,
 }
 
@@ -98,6 +101,10 @@ pub mod ext {
     pub const IMM: u16 = 256;
     /// IETH, 4 B.
     pub const IETH: u16 = 512;
+    /// SRETH, 12 B (selective repeat). Stands before all others.
+    pub const SRETH: u16 = 1024;
+    /// SACK, 40 B (selective repeat's acknowledgement). Stands behind the AETH.
+    pub const SACK: u16 = 2048;
 }
 
 /// RC opcodes that the transport sends.
@@ -134,6 +141,9 @@ pub mod rc {
 /// Congestion notification packet (IBTA annex A17).
 pub const CNP: Opcode = Opcode(0x81);
 
+/// Selective repeat's form of an RC opcode is that opcode with these bits set.
+const SELECTIVE: u8 = 0xc0;
+
 /// The low five bits say the operation for the four services that have data.
 const SEND_INVALIDATE_LAST: u8 = 0x16;
 const SEND_INVALIDATE_ONLY: u8 = 0x17;
@@ -152,6 +162,41 @@ impl Opcode {
         }
     }
 
+    /// The service whose rules the packet follows: [`Opcode::transport`], but RC for selective repeat.
+    #[inline(always)]
+    pub const fn service(self) -> Transport {
+        if self.is_selective() {
+            Transport::Rc
+        } else {
+            self.transport()
+        }
+    }
+
+    /// Whether it lies in selective repeat's range, defined or not.
+    #[inline(always)]
+    pub const fn is_selective(self) -> bool {
+        self.0 & 0xe0 == SELECTIVE
+    }
+
+    /// Selective repeat's form of an RC opcode; any other opcode as it is.
+    #[must_use]
+    pub const fn selective(self) -> Self {
+        match self.transport() {
+            Transport::Rc => Self(self.0 | SELECTIVE),
+            _ => self,
+        }
+    }
+
+    /// The RC opcode of a selective repeat's one; any other opcode as it is.
+    #[must_use]
+    pub const fn standard(self) -> Self {
+        if self.is_selective() {
+            Self(self.0 & !SELECTIVE)
+        } else {
+            self
+        }
+    }
+
     /// What it does and where in its message it stands; `None` for an undefined opcode.
     pub const fn decode(self) -> Option<(Operation, Position)> {
         use Operation::*;
@@ -161,7 +206,7 @@ impl Opcode {
             Transport::Cnp => {
                 return if low == 1 { Some((Cnp, Only)) } else { None };
             }
-            Transport::Manufacturer => return None,
+            Transport::Manufacturer if !self.is_selective() => return None,
             // UD has SEND ONLY and SEND ONLY with immediate.
             Transport::Ud => {
                 return if low == 4 || low == 5 {
@@ -194,8 +239,8 @@ impl Opcode {
             0x13 => (CompareSwap, Only),
             0x14 => (FetchAdd, Only),
             0x15 if matches!(self.transport(), Transport::Rd) => (Resync, Only),
-            0x1c if matches!(self.transport(), Transport::Rc) => (Flush, Only),
-            0x1d if matches!(self.transport(), Transport::Rc) => (AtomicWrite, Only),
+            0x1c if matches!(self.service(), Transport::Rc) => (Flush, Only),
+            0x1d if matches!(self.service(), Transport::Rc) => (AtomicWrite, Only),
             _ => return None,
         })
     }
@@ -250,6 +295,15 @@ impl Opcode {
             {
                 e |= ext::XRCETH;
             }
+            // A WRITE says its place in each packet. An acknowledgement has no serial: nothing is lost with it that the next
+            // one does not say.
+            Transport::Manufacturer => {
+                e |= match operation {
+                    Acknowledge => ext::SACK,
+                    Write => ext::SRETH | ext::RETH,
+                    _ => ext::SRETH,
+                };
+            }
             _ => {}
         }
         Some(e)
@@ -270,6 +324,12 @@ impl Opcode {
 /// Bytes of a set of extension headers.
 pub const fn extensions_len(e: u16) -> usize {
     let mut n = 0;
+    if e & ext::SRETH != 0 {
+        n += 12;
+    }
+    if e & ext::SACK != 0 {
+        n += 40;
+    }
     if e & ext::RDETH != 0 {
         n += 4;
     }

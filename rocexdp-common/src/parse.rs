@@ -373,7 +373,7 @@ static OPCODES: [OpcodeInfo; 256] = {
         let opcode = Opcode(code as u8);
         if let Some(e) = opcode.extensions() {
             // rxe_opcode.c has the offset of each header.
-            let before = e & (ext::RDETH | ext::DETH | ext::XRCETH | ext::FETH);
+            let before = e & (ext::SRETH | ext::RDETH | ext::DETH | ext::XRCETH | ext::FETH);
             table[code] = OpcodeInfo {
                 operation: opcode.decode(),
                 headers: extensions_len(e) as u8,

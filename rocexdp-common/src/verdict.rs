@@ -254,7 +254,7 @@ pub fn claim(packet: &Packet, config: &QpConfig) -> Claim {
             }
         }
         Some(_) => {
-            if packet.bth.opcode.transport() as u8 != config.transport {
+            if packet.bth.opcode.service() as u8 != config.transport {
                 return Claim::Refused(Reason::TransportMismatch);
             }
         }
@@ -262,7 +262,8 @@ pub fn claim(packet: &Packet, config: &QpConfig) -> Claim {
     Claim::Accepted(Terms {
         owner: config.owner,
         path_mtu: 1 << (config.path_mtu_log2 & 31),
-        at_gap: if config.transport == RC {
+        // Selective repeat fills the gaps behind what has come.
+        at_gap: if config.transport == RC && !packet.bth.opcode.is_selective() {
             AtGap::Wait
         } else {
             AtGap::Skip

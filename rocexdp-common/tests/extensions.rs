@@ -35,6 +35,16 @@ fn every_opcode_has_its_headers_where_the_table_says_in_both_versions() {
                 be(head)
             };
             let response = matches!(low, 0x0d..=0x12);
+            // Selective repeat, in the manufacturer range: RC's headers behind one of its own, RETH in every WRITE.
+            let (selective, service) = (service == 6, if service == 6 { 0 } else { service });
+            if selective && low != 0x11 {
+                let sreth = ext.sreth.unwrap();
+                assert_eq!(u64::from(sreth.serial), take(4));
+                assert_eq!(u64::from(sreth.path), take(1));
+                assert_eq!(u64::from(sreth.index), take(3));
+                assert_eq!(u64::from(sreth.rsn), take(4));
+            }
+            let every_write = selective && matches!(low, 0x07..=0x09);
             if service == 2 {
                 assert_eq!(
                     u64::from(ext.rdeth.unwrap().ee_context),
@@ -53,7 +63,7 @@ fn every_opcode_has_its_headers_where_the_table_says_in_both_versions() {
                 take(4);
                 assert!(ext.feth.is_some());
             }
-            if service != 4 && matches!(low, 0x06 | 0x0a | 0x0b | 0x0c | 0x1c | 0x1d) {
+            if service != 4 && (every_write || matches!(low, 0x06 | 0x0a..=0x0c | 0x1c | 0x1d)) {
                 let reth = ext.reth.unwrap();
                 assert_eq!(
                     (reth.va, u64::from(reth.rkey), u64::from(reth.length)),
@@ -84,6 +94,13 @@ fn every_opcode_has_its_headers_where_the_table_says_in_both_versions() {
             if service != 4 && matches!(low, 0x16 | 0x17) {
                 assert_eq!(ext.ieth.map(u64::from), Some(take(4)));
             }
+            if selective && low == 0x11 {
+                let sack = ext.sack.unwrap();
+                assert_eq!(u64::from(sack.path), take(1));
+                take(3);
+                assert_eq!(u64::from(sack.highest), take(4));
+                assert_eq!(sack.below, [(); 4].map(|()| take(8)));
+            }
             assert!(h.is_empty(), "{code:#x}: {ext:?}");
             let present = [
                 ext.rdeth.is_some(),
@@ -96,8 +113,10 @@ fn every_opcode_has_its_headers_where_the_table_says_in_both_versions() {
                 ext.atomic_ack.is_some(),
                 ext.imm.is_some(),
                 ext.ieth.is_some(),
+                ext.sreth.is_some(),
+                ext.sack.is_some(),
             ];
-            let sizes = [4, 8, 4, 4, 16, 28, 4, 8, 4, 4];
+            let sizes = [4, 8, 4, 4, 16, 28, 4, 8, 4, 4, 12, 40];
             let sum: usize = present
                 .iter()
                 .zip(sizes)
@@ -111,8 +130,9 @@ fn every_opcode_has_its_headers_where_the_table_says_in_both_versions() {
             );
         }
     }
-    // RC 25 (FLUSH, ATOMIC WRITE and both SENDs with invalidate among them), UC 12, RD 22, UD 2, XRC 23, CNP.
-    assert_eq!(defined, 25 + 12 + 22 + 2 + 23 + 1);
+    // RC 25 (FLUSH, ATOMIC WRITE and both SENDs with invalidate among them), UC 12, RD 22, UD 2, XRC 23, CNP, RC again as
+    // selective repeat.
+    assert_eq!(defined, 25 + 12 + 22 + 2 + 23 + 1 + 25);
 }
 
 #[test]

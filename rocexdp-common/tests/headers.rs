@@ -5,7 +5,7 @@ mod support;
 use rocexdp_common::{
     headers::{
         Aeth, AtomicAckEth, AtomicEth, Bth, Deth, Feth, FlushRange, Grh, Ieth, ImmDt, Rdeth, Reth,
-        Xrceth,
+        SACK_BITS, Sack, Sreth, Xrceth,
     },
     opcode::{Opcode, UNKNOWN, name},
 };
@@ -60,6 +60,43 @@ fn every_header_is_read_as_it_was_written() {
     round_trip("ImmDt", ImmDt::parse, ImmDt::emit, [0; 4]);
     round_trip("IETH", Ieth::parse, Ieth::emit, [0; 4]);
     round_trip("GRH", Grh::parse, Grh::emit, [0; 40]);
+    round_trip("SRETH", Sreth::parse, Sreth::emit, [0; 12]);
+    let mut sack = [0; 40];
+    sack[1..4].fill(0xff);
+    round_trip("SACK", Sack::parse, Sack::emit, sack);
+}
+
+#[test]
+fn a_sack_names_the_serials_below_its_highest_also_at_the_wrap() {
+    let mut sack = Sack {
+        path: 0,
+        highest: 100,
+        below: [1, 0, 0, 1 << 63],
+    };
+    for highest in [100, 3, u32::MAX] {
+        sack.highest = highest;
+        let has: Vec<u32> = (0..=SACK_BITS + 1)
+            .filter(|n| sack.has(highest.wrapping_sub(*n)))
+            .collect();
+        assert_eq!(has, [0, 1, 256]);
+        assert!(!sack.has(highest.wrapping_add(1)));
+    }
+}
+
+#[test]
+fn selective_repeats_opcodes_are_those_of_rc() {
+    for code in 0..=255 {
+        let opcode = Opcode(code);
+        if opcode.is_selective() {
+            assert_eq!(opcode.decode(), opcode.standard().decode());
+            assert_eq!(opcode.standard().selective(), opcode);
+            assert_eq!(opcode.is_response(), opcode.standard().is_response());
+        } else {
+            assert_eq!(opcode.standard(), opcode);
+            assert_eq!(opcode.selective() != opcode, code < 0x20);
+            assert_eq!(opcode.service(), opcode.transport());
+        }
+    }
 }
 
 #[test]
@@ -108,7 +145,7 @@ fn every_defined_opcode_has_a_name_of_its_own() {
             names.push(name);
         }
     }
-    assert_eq!(names.len(), 85);
+    assert_eq!(names.len(), 110);
     for (code, text) in [
         (0x00, "RC Send First"),
         (0x11, "RC Acknowledge"),
@@ -120,6 +157,11 @@ fn every_defined_opcode_has_a_name_of_its_own() {
         (0x64, "UD Send Only"),
         (0x81, "CNP"),
         (0xac, "XRC RDMA Read Request"),
+        (0xc6, "rocexdp SR RDMA Write First"),
+        (0xd1, "rocexdp SR Acknowledge"),
+        (0xdc, "rocexdp SR Flush"),
+        (0xd5, UNKNOWN),
+        (0xe0, UNKNOWN),
         (0xff, UNKNOWN),
     ] {
         assert_eq!(name(Opcode(code)), text);

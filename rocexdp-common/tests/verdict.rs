@@ -4,7 +4,7 @@ mod support;
 
 use rocexdp_common::{
     maps::{Count, KINDS, Kind, QpConfig, QpCounters, QueueCounters, Reason, local_addr},
-    opcode::{Opcode, rc},
+    opcode::{Opcode, extensions_len, rc},
     verdict::{Action, Outcome},
 };
 use support::{
@@ -209,7 +209,7 @@ fn another_transport_service_is_refused() {
 #[test]
 fn undefined_opcodes_are_refused_for_a_qp_and_counted_in_a_flow() {
     let mut m = model();
-    for code in [0x15, 0x1f, 0x80, 0x82, 0xc0, 0xff] {
+    for code in [0x15, 0x1f, 0x80, 0x82, 0xd5, 0xe0, 0xff] {
         let spec = Spec::new(Opcode(code), QPN, 1).payload(8);
         expect(&mut m, &spec, Outcome::Dropped(Reason::UnknownOpcode));
         expect(
@@ -222,8 +222,33 @@ fn undefined_opcodes_are_refused_for_a_qp_and_counted_in_a_flow() {
     let c = &m.flows[0].1.counters;
     assert_eq!(
         (c.kinds[Kind::Other as usize].packets, c.requests.valid),
-        (6, 0)
+        (7, 0)
     );
+}
+
+#[test]
+fn selective_repeat_goes_to_the_socket_of_its_rc_qp_and_fills_gaps_later() {
+    let mut m = model();
+    let spec = |opcode: Opcode, psn| {
+        let headers = extensions_len(opcode.extensions().unwrap());
+        Spec::new(opcode, QPN, psn)
+            .headers(&vec![0; headers])
+            .payload(8)
+    };
+    let write = rc::WRITE_MIDDLE.selective();
+    for psn in [1, 2, 5, 6, 3, 4, 7] {
+        expect(&mut m, &spec(write, psn), Outcome::Redirected);
+    }
+    let t = m.qp(5).requests;
+    assert_eq!((t.expected_psn, t.gaps, t.missing), (8, 1, 2));
+    assert_eq!((t.out_of_sequence, t.duplicates), (1, 2));
+    let ack = Spec {
+        payload: Vec::new(),
+        ..spec(rc::ACKNOWLEDGE.selective(), 3)
+    };
+    expect(&mut m, &ack, Outcome::Redirected);
+    assert_eq!(m.qp(5).kinds[Kind::Ack as usize].packets, 1);
+    assert_eq!(m.qp(5).last_ack_psn, 3);
 }
 
 #[test]

@@ -2,7 +2,10 @@
 
 use crate::{
     bytes::Bytes,
-    headers::{Aeth, AtomicAckEth, AtomicEth, Bth, Deth, Feth, Ieth, ImmDt, Rdeth, Reth, Xrceth},
+    headers::{
+        Aeth, AtomicAckEth, AtomicEth, Bth, Deth, Feth, Ieth, ImmDt, Rdeth, Reth, Sack, Sreth,
+        Xrceth,
+    },
     opcode::ext,
     parse::Packet,
 };
@@ -31,6 +34,10 @@ pub struct Extensions {
     pub imm: Option<u32>,
     /// SEND with invalidate: the rkey.
     pub ieth: Option<u32>,
+    /// Selective repeat: place and transmission.
+    pub sreth: Option<Sreth>,
+    /// Selective repeat: what has arrived.
+    pub sack: Option<Sack>,
     /// Where the payload begins, in bytes from the frame's start.
     pub payload_at: u32,
 }
@@ -42,6 +49,10 @@ pub fn extensions<B: Bytes + ?Sized>(frame: &B, packet: &Packet) -> Option<Exten
     let set = packet.bth.opcode.extensions()?;
     let mut out = Extensions::default();
     let mut at = packet.udp_at as usize + UdpHdr::LEN + Bth::LEN;
+    if set & ext::SRETH != 0 {
+        out.sreth = Some(Sreth::parse(&frame.load(at)?));
+        at += Sreth::LEN;
+    }
     // In the order of rxe_opcode.c's offsets.
     if set & ext::RDETH != 0 {
         out.rdeth = Some(Rdeth::parse(&frame.load(at)?));
@@ -82,6 +93,10 @@ pub fn extensions<B: Bytes + ?Sized>(frame: &B, packet: &Packet) -> Option<Exten
     if set & ext::IETH != 0 {
         out.ieth = Some(Ieth::parse(&frame.load(at)?).rkey);
         at += Ieth::LEN;
+    }
+    if set & ext::SACK != 0 {
+        out.sack = Some(Sack::parse(&frame.load(at)?));
+        at += Sack::LEN;
     }
     out.payload_at = at as u32;
     Some(out)

@@ -21,7 +21,10 @@ pub(crate) const fn part<const AT: usize, const N: usize, const M: usize>(b: &[u
 
 /// Puts bytes at `AT`.
 #[inline(always)]
-const fn put<const AT: usize, const N: usize, const M: usize>(b: &mut [u8; M], bytes: [u8; N]) {
+pub(crate) const fn put<const AT: usize, const N: usize, const M: usize>(
+    b: &mut [u8; M],
+    bytes: [u8; N],
+) {
     const { assert!(AT + N <= M) };
     let mut i = 0;
     while i < N {

@@ -41,6 +41,7 @@ static UC: [&str; 24] = names!("UC");
 static RD: [&str; 24] = names!("RD");
 static UD: [&str; 24] = names!("UD");
 static XRC: [&str; 24] = names!("XRC");
+static SELECTIVE: [&str; 24] = names!("rocexdp SR");
 
 /// The name of an undefined opcode, as Wireshark has it.
 pub const UNKNOWN: &str = "Unknown OpCode";
@@ -57,9 +58,12 @@ pub fn name(opcode: Opcode) -> &'static str {
         Transport::Ud => &UD,
         Transport::Xrc => &XRC,
         Transport::Cnp => return "CNP",
-        Transport::Manufacturer => return UNKNOWN,
+        // Nothing else of its range is defined.
+        Transport::Manufacturer => &SELECTIVE,
     };
     match opcode.0 & 0x1f {
+        0x1c if opcode.is_selective() => "rocexdp SR Flush",
+        0x1d if opcode.is_selective() => "rocexdp SR Atomic Write",
         0x1c => "RC Flush",
         0x1d => "RC Atomic Write",
         low => table.get(usize::from(low)).copied().unwrap_or(UNKNOWN),

@@ -90,7 +90,7 @@ impl Stray {
 pub fn judge(flow: &mut FlowState, packet: &Packet, notes: &mut Notes) {
     notes.step = NORMAL;
     if !matches!(
-        packet.bth.opcode.transport(),
+        packet.bth.opcode.service(),
         Transport::Rc | Transport::Uc | Transport::Xrc
     ) {
         return;
