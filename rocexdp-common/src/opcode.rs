@@ -101,7 +101,7 @@ pub mod ext {
     pub const IMM: u16 = 256;
     /// IETH, 4 B.
     pub const IETH: u16 = 512;
-    /// SRETH, 12 B (selective repeat). Stands before all others.
+    /// SRETH, 8 B (selective repeat). Stands before all others.
     pub const SRETH: u16 = 1024;
     /// SACK, 40 B (selective repeat's acknowledgement). Stands behind the AETH.
     pub const SACK: u16 = 2048;
@@ -325,7 +325,7 @@ impl Opcode {
 pub const fn extensions_len(e: u16) -> usize {
     let mut n = 0;
     if e & ext::SRETH != 0 {
-        n += 12;
+        n += 8;
     }
     if e & ext::SACK != 0 {
         n += 40;

@@ -60,7 +60,7 @@ fn every_header_is_read_as_it_was_written() {
     round_trip("ImmDt", ImmDt::parse, ImmDt::emit, [0; 4]);
     round_trip("IETH", Ieth::parse, Ieth::emit, [0; 4]);
     round_trip("GRH", Grh::parse, Grh::emit, [0; 40]);
-    round_trip("SRETH", Sreth::parse, Sreth::emit, [0; 12]);
+    round_trip("SRETH", Sreth::parse, Sreth::emit, [0; 8]);
     let mut sack = [0; 40];
     sack[1..4].fill(0xff);
     round_trip("SACK", Sack::parse, Sack::emit, sack);

@@ -15,31 +15,27 @@ pub struct Sreth {
     pub path: u8,
     /// Place of the packet in its message, 24 bits: the message's first packet has PSN - index.
     pub index: u32,
-    /// Receive requests that the messages before this one consume, modulo 2^32.
-    pub rsn: u32,
 }
 
 impl Sreth {
     /// Bytes on the wire.
-    pub const LEN: usize = 12;
+    pub const LEN: usize = 8;
 
     /// Reads the header.
     #[inline(always)]
-    pub const fn parse(b: &[u8; 12]) -> Self {
+    pub const fn parse(b: &[u8; 8]) -> Self {
         Self {
-            serial: u32::from_be_bytes(part::<0, 4, 12>(b)),
+            serial: u32::from_be_bytes(part::<0, 4, 8>(b)),
             path: b[4],
-            index: low24(part::<4, 4, 12>(b)),
-            rsn: u32::from_be_bytes(part::<8, 4, 12>(b)),
+            index: low24(part::<4, 4, 8>(b)),
         }
     }
 
     /// Writes the header.
-    pub const fn emit(&self, b: &mut [u8; 12]) {
-        put::<0, 4, 12>(b, self.serial.to_be_bytes());
-        put::<4, 4, 12>(b, (self.index & 0xff_ffff).to_be_bytes());
+    pub const fn emit(&self, b: &mut [u8; 8]) {
+        put::<0, 4, 8>(b, self.serial.to_be_bytes());
+        put::<4, 4, 8>(b, (self.index & 0xff_ffff).to_be_bytes());
         b[4] = self.path;
-        put::<8, 4, 12>(b, self.rsn.to_be_bytes());
     }
 }
 
