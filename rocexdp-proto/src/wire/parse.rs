@@ -7,7 +7,9 @@
 //! Must not: know QPs, or judge what the transport judges (order, lengths of payloads, keys).
 
 use rocexdp_common::bytes::Bytes;
-use rocexdp_common::headers::{Aeth, AtomicAckEth, AtomicEth, Bth, Deth, Feth, ICRC_LEN, Reth};
+use rocexdp_common::headers::{
+    Aeth, AtomicAckEth, AtomicEth, Bth, Deth, Feth, ICRC_LEN, Reth, Sack, Sreth,
+};
 use rocexdp_common::maps::Reason;
 use rocexdp_common::opcode::{ext, extensions_len};
 use rocexdp_common::parse::{self, IpVersion, NotParsed};
@@ -147,6 +149,10 @@ pub struct Packet<'a> {
     pub feth: Option<Feth>,
     /// DETH, where the opcode has one.
     pub deth: Option<Deth>,
+    /// SRETH, where the opcode is one of selective repeat.
+    pub sreth: Option<Sreth>,
+    /// SACK, where the opcode is selective repeat's acknowledgement.
+    pub sack: Option<Sack>,
     /// The payload.
     pub payload: Payload<'a>,
     /// Where in the frame the IP header starts.
@@ -184,7 +190,7 @@ impl<'a> Packet<'a> {
                 return Err(DropReason::Ipv4Checksum);
             }
         }
-        // In the order in which they stand (rxe_opcode.c).
+        // In the order in which they stand (rxe_opcode.c; SRETH and SACK: docs/wire-extensions.md).
         let mut at = behind_bth;
         let mut next = |bit: u16, size: usize| {
             (extensions & bit != 0).then(|| {
@@ -192,6 +198,7 @@ impl<'a> Packet<'a> {
                 at - size
             })
         };
+        let sreth = next(ext::SRETH, Sreth::LEN).and_then(|at| head.take(at));
         next(ext::RDETH, 4);
         let deth = next(ext::DETH, Deth::LEN).and_then(|at| head.take(at));
         next(ext::XRCETH, 4);
@@ -202,6 +209,7 @@ impl<'a> Packet<'a> {
         let original = next(ext::ATOMIC_ACK, AtomicAckEth::LEN).and_then(|at| head.take(at));
         let imm = next(ext::IMM, 4).and_then(|at| head.take(at));
         let invalidate = next(ext::IETH, 4).and_then(|at| head.take(at));
+        let sack = next(ext::SACK, Sack::LEN).and_then(|at| head.take(at));
         Ok(Self {
             bth: p.bth,
             src: p.flow.src,
@@ -215,6 +223,8 @@ impl<'a> Packet<'a> {
             original: original.map(|b| AtomicAckEth::parse(&b).original),
             feth: feth.map(|b| Feth::parse(&b)),
             deth: deth.map(|b| Deth::parse(&b)),
+            sreth: sreth.map(|b| Sreth::parse(&b)),
+            sack: sack.map(|b| Sack::parse(&b)),
             payload: Payload {
                 frags,
                 start,
