@@ -93,6 +93,8 @@ reasons! {
     ReservedSyndrome => "reserved_syndrome",
     /// Response to a request that was never made (READ response, atomic acknowledge).
     UnexpectedResponse => "unexpected_response",
+    /// READ response or atomic acknowledge that had been taken before.
+    DuplicateResponse => "duplicate_response",
 }
 
 /// Number of reasons.

@@ -8,7 +8,9 @@ use rocexdp_common::opcode::Transport;
 
 use super::{CreateQp, Endpoint, MAX_QUEUE_DEPTH, QpHandle, VerbsError, qp_at};
 use crate::ids::Qpn;
-use crate::qp::{Congestion, NewQp, Qp, QpState, QpTransition, Route, RtrAttr, SendState};
+use crate::qp::{
+    Congestion, NewQp, Qp, QpState, QpTransition, Route, RtrAttr, SendLimits, SendState,
+};
 use crate::time::Timestamp;
 use crate::wire::HeaderTemplate;
 
@@ -36,11 +38,13 @@ impl Endpoint {
             });
         }
         self.pds.check(create.pd)?;
-        let send = SendState::new(
-            create.max_send,
-            self.config.max_inflight_packets,
-            self.config.ack_req_interval,
-        );
+        let limits = SendLimits {
+            window: self.config.max_inflight_packets,
+            ack_interval: self.config.ack_req_interval,
+            read_chunk: self.config.read_chunk_packets,
+            adaptive: self.config.adaptive_timeout_floor,
+        };
+        let send = SendState::new(create.max_send, &limits);
         let qp = Qp::new(NewQp {
             qpn,
             pd: create.pd,

@@ -3,7 +3,7 @@
 //! CNPs before acknowledgements before requests; QPs in turn, one packet each. Requests sent again are requests. Must not:
 //! touch payload (the driver copies it from the application's memory into the frame).
 
-use rocexdp_common::headers::{Aeth, Bth, ICRC_LEN, Syndrome};
+use rocexdp_common::headers::{Aeth, AtomicEth, Bth, Feth, ICRC_LEN, Reth, Syndrome};
 use rocexdp_common::opcode::{Opcode, extensions_len, rc};
 
 use super::{Endpoint, qp_at};
@@ -130,6 +130,8 @@ impl Endpoint {
                 continue;
             }
             let Some(request) = qp.next_request(now, &mut self.regions) else {
+                // A local operation may have completed, or failed.
+                self.settle(slot);
                 continue;
             };
             let Some(len) = build(qp, &mut self.headers, &request) else {
@@ -183,20 +185,34 @@ fn start(
 /// The headers of a request. Gives the bytes of the whole frame.
 fn build(qp: &Qp, out: &mut HeaderBuf, r: &Request) -> Option<u32> {
     let pad = r.len.wrapping_neg() & 3;
-    let extensions = if r.reth.is_some() { 16 } else { 0 } + if r.imm.is_some() { 4 } else { 0 };
+    let extensions = extensions_len(r.opcode.extensions()?);
     let behind = extensions + (r.len + pad) as usize;
     start(qp, out, r.opcode, r.psn, behind, |bth| {
         bth.pad = pad as u8;
         bth.ack_req = r.ack_req;
         bth.solicited = r.solicited;
     })?;
+    // In the order in which they stand (rxe_opcode.c).
+    if let Some(feth) = &r.feth {
+        let mut bytes = [0; Feth::LEN];
+        feth.emit(&mut bytes);
+        out.push(&bytes);
+    }
     if let Some(reth) = &r.reth {
-        let mut bytes = [0; 16];
+        let mut bytes = [0; Reth::LEN];
         reth.emit(&mut bytes);
+        out.push(&bytes);
+    }
+    if let Some(atomic) = &r.atomic {
+        let mut bytes = [0; AtomicEth::LEN];
+        atomic.emit(&mut bytes);
         out.push(&bytes);
     }
     if let Some(imm) = r.imm {
         out.push(&imm.to_be_bytes());
+    }
+    if let Some(key) = r.invalidate {
+        out.push(&key.0.to_be_bytes());
     }
     Some(out.bytes().len() as u32 + r.len + pad + ICRC_LEN as u32)
 }

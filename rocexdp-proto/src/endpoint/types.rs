@@ -2,6 +2,7 @@
 //!
 //! Must not: hold behaviour of the transport.
 
+use core::time::Duration;
 use std::sync::Arc;
 
 use rocexdp_common::maps::QpEngine;
@@ -43,6 +44,12 @@ pub struct EndpointConfig {
     pub icrc: IcrcMode,
     /// Packets of a QP that may be unacknowledged, 1..=65536.
     pub max_inflight_packets: u32,
+    /// Response packets that one READ request asks for, 1..=64 and at most half of `max_inflight_packets`: a longer READ is
+    /// asked for in several requests, so that its responses never come in faster than they are taken.
+    pub read_chunk_packets: u32,
+    /// The ACK timeout follows the measured round trips: at least this, at most the connection's own. `None`: it is the
+    /// connection's own.
+    pub adaptive_timeout_floor: Option<Duration>,
     /// An acknowledgement is asked for on every so-manieth packet, besides the last one of each message.
     pub ack_req_interval: u32,
     /// Whether CE marks are answered by CNPs. Some peers mishandle those (Soft-RoCE up to 6.1 drops them).
@@ -62,6 +69,8 @@ impl Default for EndpointConfig {
             data_dscp: 0,
             icrc: IcrcMode::Check,
             max_inflight_packets: 128,
+            read_chunk_packets: 64,
+            adaptive_timeout_floor: None,
             ack_req_interval: 32,
             cnp_enabled: true,
             ecn_from_frames: false,

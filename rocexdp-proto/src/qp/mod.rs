@@ -10,23 +10,26 @@ mod attr;
 mod completer;
 mod completions;
 mod congestion;
+mod local;
 mod requester;
 mod responder;
+mod rto;
 mod send;
 
 use std::sync::Arc;
 
 use rocexdp_common::maps::QpEngine;
-use rocexdp_common::opcode::Operation;
 
 pub use crate::verbs::QpState;
 pub use attr::{MAX_RD_ATOMIC, QpTransition, RtrAttr, RtsAttr, ack_timeout, rnr_delay};
 pub(crate) use congestion::Congestion;
 pub(crate) use requester::Request;
-pub(crate) use send::SendState;
+pub(crate) use send::{SendLimits, SendState};
 
 use completer::Outcome;
 use completions::Completions;
+use local::Local;
+use requester::Step;
 pub(crate) use responder::{Answer, AnswerData};
 use responder::{Context, Owed, RecvState, Served};
 
@@ -155,11 +158,45 @@ impl Qp {
         now: Timestamp,
         regions: &mut RegionTable,
     ) -> Option<Request> {
-        let _ = regions;
-        if self.state != QpState::Rts {
-            return None;
+        let mut local = Local {
+            regions,
+            pd: self.pd,
+            qpn: self.qpn,
+        };
+        while self.state == QpState::Rts {
+            match requester::next(&mut self.send, &self.sq, &mut local, now) {
+                Step::Packet(request) => return Some(request),
+                Step::Nothing => break,
+                Step::Local => {
+                    let mut cq = Completions {
+                        qpn: self.qpn,
+                        cq: &self.send_cq,
+                        stats: &mut self.stats,
+                        lost: false,
+                    };
+                    completer::complete(&mut self.send, &self.sq, &mut cq);
+                    let lost = cq.lost;
+                    self.settle_sends(lost);
+                }
+            }
         }
-        requester::next(&mut self.send, &self.sq, now)
+        None
+    }
+
+    /// After requests have completed: a completion may have been lost, or the oldest request that is left may have failed here.
+    fn settle_sends(&mut self, lost: bool) {
+        if let Some(status) = self.send.front_failure() {
+            let mut cq = Completions {
+                qpn: self.qpn,
+                cq: &self.send_cq,
+                stats: &mut self.stats,
+                lost: false,
+            };
+            completer::fail_oldest(&mut self.send, &self.sq, &mut cq, status);
+            self.fail(ErrorCause::Request(status));
+        } else if lost {
+            self.fail(ErrorCause::CqOverflow);
+        }
     }
 
     /// Whether an acknowledgement is owed.
@@ -221,33 +258,26 @@ impl Qp {
         Ok(())
     }
 
-    /// An acknowledgement; as for [`Qp::request`].
+    /// An answer to a request of ours; as for [`Qp::request`].
     pub(crate) fn response(&mut self, now: Timestamp, p: &Packet<'_>) -> Result<(), DropReason> {
         if self.state != QpState::Rts {
             return Err(DropReason::QpState);
         }
-        let aeth = p
-            .aeth
-            .filter(|_| matches!(p.bth.opcode.decode(), Some((Operation::Acknowledge, _))))
-            .ok_or(DropReason::UnexpectedResponse)?;
         let mut cq = Completions {
             qpn: self.qpn,
             cq: &self.send_cq,
             stats: &mut self.stats,
             lost: false,
         };
-        let outcome =
-            completer::acknowledged(&mut self.send, &self.sq, &mut cq, p.bth.psn, aeth, now)?;
+        let outcome = completer::answered(&mut self.send, &self.sq, &mut cq, p, now)?;
         let lost = cq.lost;
         match outcome {
-            Outcome::Retry => self.stats.packet_seq_err += 1,
+            Outcome::Retry | Outcome::ImpliedRetry => self.stats.packet_seq_err += 1,
             Outcome::Wait => self.stats.rnr_naks_received += 1,
-            Outcome::Fatal(status) => self.fail_request(self.send.una, status),
+            Outcome::Fatal { at, status } => self.fail_request(at, status),
             Outcome::Nothing | Outcome::Progress => {}
         }
-        if lost {
-            self.fail(ErrorCause::CqOverflow);
-        }
+        self.settle_sends(lost);
         Ok(())
     }
 
@@ -258,11 +288,11 @@ impl Qp {
         }
         match completer::timeout(&mut self.send, now) {
             Outcome::Retry => self.stats.local_ack_timeout_err += 1,
-            Outcome::Fatal(status) => {
+            Outcome::Fatal { at, status } => {
                 self.stats.local_ack_timeout_err += 1;
-                self.fail_request(self.send.una, status);
+                self.fail_request(at, status);
             }
-            Outcome::Nothing | Outcome::Progress | Outcome::Wait => {}
+            Outcome::Nothing | Outcome::Progress | Outcome::ImpliedRetry | Outcome::Wait => {}
         }
     }
 

@@ -5,18 +5,23 @@
 //! and starts the ACK timer when it does: a packet that asks for nothing need not be answered, however slowly the next one
 //! follows. Sending again is sending: the same function, from an older packet on.
 //!
+//! A READ is asked for in chunks, so that the responses on their way fit the window too, and as a whole at most `max_rd_atomic`
+//! requests that want a response of their own are unanswered (rxe_req.c `check_init_depth`). A fenced request waits for those
+//! before it (rxe_req.c `rxe_wqe_is_fenced`). Requests that never leave the host are carried out when their turn comes.
+//!
 //! Credits in acknowledgements are not used: a message that finds no receive request is answered by an RNR NAK.
 //!
-//! Follows drivers/infiniband/sw/rxe/rxe_req.c (`next_opcode`, `init_req_packet`, `update_state`). Must not: read
-//! acknowledgements (the completer does) or know how a packet is carried.
+//! Follows drivers/infiniband/sw/rxe/rxe_req.c (`next_opcode`, `init_req_packet`, `update_state`, `rxe_do_local_ops`). Must
+//! not: read acknowledgements (the completer does), complete requests, or know how a packet is carried.
 
-use rocexdp_common::headers::Reth;
+use rocexdp_common::headers::{AtomicEth, Feth, Reth};
 use rocexdp_common::opcode::{Opcode, rc};
 
-use super::send::{SendState, Wqe};
-use crate::ids::Psn;
+use super::local::Local;
+use super::send::{SendState, Wqe, wants_response};
+use crate::ids::{Psn, RKey};
 use crate::time::Timestamp;
-use crate::verbs::{SendOp, SendQueue};
+use crate::verbs::{SendOp, SendQueue, Status};
 
 /// One request packet: what its headers say, and which bytes it carries.
 #[derive(Clone, Copy, Debug)]
@@ -25,8 +30,12 @@ pub(crate) struct Request {
     pub(crate) psn: Psn,
     pub(crate) ack_req: bool,
     pub(crate) solicited: bool,
+    /// Extension headers.
+    pub(crate) feth: Option<Feth>,
     pub(crate) reth: Option<Reth>,
+    pub(crate) atomic: Option<AtomicEth>,
     pub(crate) imm: Option<u32>,
+    pub(crate) invalidate: Option<RKey>,
     /// Index of its request among those taken.
     pub(crate) wqe: usize,
     /// Payload: where in the message, and how much.
@@ -36,101 +45,315 @@ pub(crate) struct Request {
     pub(crate) again: bool,
 }
 
-/// Whether there is a packet that the window lets out. The ACK timer or an acknowledgement changes that, or a post.
-pub(crate) fn may_send(s: &SendState, sq: &SendQueue) -> bool {
-    s.rnr_until.is_none() && s.next - s.una < s.window && (s.next < s.tail || sq.has_posted())
+/// What the requester came to.
+#[derive(Debug)]
+pub(crate) enum Step {
+    /// Nothing may leave now.
+    Nothing,
+    /// A request that never leaves the host was carried out, or one could not be: look at the oldest ones.
+    Local,
+    /// This packet leaves.
+    Packet(Request),
 }
 
-/// The next packet, which counts as sent at `now`.
-pub(crate) fn next(s: &mut SendState, sq: &SendQueue, now: Timestamp) -> Option<Request> {
-    if !may_send(s, sq) {
-        return None;
-    }
-    if s.next == s.tail {
-        take(s, sq)?;
-    }
-    let wqe = s.wqes.get(s.cursor)?;
-    let index = s.next.checked_sub(wqe.first)? as u32;
-    let fills_window = s.next - s.una + 1 == s.window;
-    let ack_req =
-        index + 1 == wqe.packets || fills_window || (s.next + 1).is_multiple_of(s.ack_interval);
-    let mut request = packet(s, wqe, index, ack_req);
-    request.wqe = s.cursor;
+/// Whether there is something that may leave, or be carried out. The ACK timer or an answer changes that, or a post.
+pub(crate) fn may_send(s: &SendState, sq: &SendQueue) -> bool {
+    s.rnr_until.is_none()
+        && match s.wqes.get(s.cursor) {
+            Some(wqe) => may_go(s, wqe),
+            None => s.on_wire() < s.window && sq.has_posted(),
+        }
+}
 
-    s.next += 1;
-    if s.next == wqe.end() {
+/// Whether fence, window and initiator depth let the request's next packet out.
+fn may_go(s: &SendState, wqe: &Wqe) -> bool {
+    if wqe.failed.is_some() {
+        return false;
+    }
+    if wqe.done {
+        return true;
+    }
+    if wqe.wr.fence && s.waits_before(wqe.first) {
+        return false;
+    }
+    if wqe.stays() {
+        // A key that a request before still uses must not go (rxe_req.c `rxe_wqe_is_fenced`).
+        return !matches!(wqe.wr.op, SendOp::LocalInvalidate(_)) || s.cursor == 0;
+    }
+    if s.on_wire() >= s.window {
+        return false;
+    }
+    if !wqe.wants_response() {
+        return true;
+    }
+    let index = s.next.saturating_sub(wqe.first) as u32;
+    let due = s.responses_due();
+    s.responses_asked() < s.max_rd_atomic
+        && (due == 0 || due + u64::from(numbers(s, wqe, index)) <= s.window)
+}
+
+/// How many numbers the packet with number `index` of the request takes: those of the responses that a READ asks for.
+fn numbers(s: &SendState, wqe: &Wqe, index: u32) -> u32 {
+    if matches!(wqe.wr.op, SendOp::Read { .. }) {
+        s.chunk(wqe, index).1.saturating_sub(index)
+    } else {
+        1
+    }
+}
+
+/// The next packet, which counts as sent at `now`, or local operation.
+pub(crate) fn next(
+    s: &mut SendState,
+    sq: &SendQueue,
+    local: &mut Local<'_>,
+    now: Timestamp,
+) -> Step {
+    if !may_send(s, sq) {
+        return Step::Nothing;
+    }
+    // Local operations that were carried out before the last going back are behind us.
+    while s.wqes.get(s.cursor).is_some_and(|w| w.done) {
         s.cursor += 1;
     }
-    s.high = s.high.max(s.next);
-    if ack_req {
-        s.asked = s.asked.max(s.next);
-        if !request.again && s.timed.is_none() {
-            s.timed = Some((s.next - 1, now));
-        }
-        if s.ack_deadline.is_none() {
-            s.ack_deadline = s.timeout.map(|t| now + t);
-        }
+    if s.cursor == s.wqes.len() && !take(s, sq, local) {
+        return Step::Nothing;
     }
-    Some(request)
+    let Some(wqe) = s.wqes.get(s.cursor) else {
+        return Step::Nothing;
+    };
+    if wqe.failed.is_some() {
+        return Step::Local;
+    }
+    if !may_go(s, wqe) {
+        return Step::Nothing;
+    }
+    if wqe.stays() {
+        let done = local.carry_out(&wqe.wr.op);
+        let cursor = s.cursor;
+        if let Some(wqe) = s.wqes.get_mut(cursor) {
+            wqe.done = done.is_ok();
+            wqe.failed = done.err();
+            s.cursor += usize::from(wqe.done);
+        }
+        return Step::Local;
+    }
+    let index = s.next.saturating_sub(wqe.first) as u32;
+    let numbers = numbers(s, wqe, index);
+    let (end, responds) = (s.next + u64::from(numbers), wqe.wants_response());
+    let fills_window = s.on_wire() + 1 == s.window;
+    let ack_req = responds
+        || index + 1 == wqe.packets
+        || fills_window
+        || (s.next + 1).is_multiple_of(s.ack_interval);
+    let request = Request {
+        ack_req,
+        wqe: s.cursor,
+        again: s.next < s.high,
+        ..packet(s, wqe, index, numbers)
+    };
+    if end == wqe.end() {
+        s.cursor += 1;
+    }
+    if responds {
+        s.ask_for_response(end);
+    }
+    sent(s, &request, end, now);
+    Step::Packet(request)
 }
 
-/// Takes the next request from the send queue.
-fn take(s: &mut SendState, sq: &SendQueue) -> Option<()> {
-    let wr = sq.take()?;
-    let packets = s.path_mtu.packets(wr.local.len());
+/// Books a packet as sent: the next one is number `end`.
+fn sent(s: &mut SendState, request: &Request, end: u64, now: Timestamp) {
+    let number = s.next;
+    s.next = end;
+    s.high = s.high.max(end);
+    if request.ack_req {
+        s.asked = s.asked.max(end);
+        if !request.again && s.timed.is_none() {
+            s.timed = Some((number, now));
+        }
+        if s.ack_deadline.is_none() {
+            s.ack_deadline = s.ack_timer.timeout().map(|t| now + t);
+        }
+    }
+}
+
+/// Takes the next request from the send queue. False if there is none.
+fn take(s: &mut SendState, sq: &SendQueue, local: &Local<'_>) -> bool {
+    let Some(wr) = sq.take() else { return false };
+    let failed = unsendable(s, &wr.op, wr.local.len()).or_else(|| local.check(&wr).err());
+    let packets = match wr.op {
+        _ if failed.is_some() || wr.op.is_local() => 0,
+        SendOp::Read { .. } => s.path_mtu.packets(wr.local.len()),
+        _ if wants_response(&wr.op) => 1,
+        _ => s.path_mtu.packets(wr.local.len()),
+    };
     s.cursor = s.wqes.len();
     s.wqes.push_back(Wqe {
         wr,
         first: s.tail,
         packets,
+        done: false,
+        failed,
     });
     s.tail += u64::from(packets);
-    Some(())
+    true
 }
 
-/// Packet `index` of a message.
-fn packet(s: &SendState, wqe: &Wqe, index: u32, ack_req: bool) -> Request {
+/// Why a request can't be sent at all. An initiator depth of 0 would have it wait for ever (rxe does; rdmavt refuses it when
+/// it is posted, qp.c `rvt_qp_valid_operation`, which the queue here can't know); memory that is not 8 bytes does not hold
+/// what an atomic brings or takes (rdmavt, the same function).
+fn unsendable(s: &SendState, op: &SendOp, len: u32) -> Option<Status> {
+    if wants_response(op) && s.max_rd_atomic == 0 {
+        return Some(Status::LocQpOpErr);
+    }
+    let atomic = matches!(
+        op,
+        SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. } | SendOp::AtomicWrite { .. }
+    );
+    (atomic && len != 8).then_some(Status::LocLenErr)
+}
+
+/// What packet `index` of a request is, `numbers` long. Says nothing of when it is sent.
+fn packet(s: &SendState, wqe: &Wqe, index: u32, numbers: u32) -> Request {
+    let mtu = s.path_mtu.bytes();
     let (first, last) = (index == 0, index + 1 == wqe.packets);
     let total = wqe.wr.local.len();
-    let offset = index * s.path_mtu.bytes();
-    let (imm, write) = match wqe.wr.op {
-        SendOp::Send => (None, None),
-        SendOp::SendImm(imm) => (Some(imm), None),
-        SendOp::Write { va, rkey } => (None, Some((va, rkey))),
-        SendOp::WriteImm { va, rkey, imm } => (Some(imm), Some((va, rkey))),
-        // Refused when posted.
-        _ => (None, None),
-    };
-    let imm = imm.filter(|_| last);
-    let opcode = match (write.is_some(), first, last, imm.is_some()) {
-        (false, true, false, _) => rc::SEND_FIRST,
-        (false, false, false, _) => rc::SEND_MIDDLE,
-        (false, false, true, false) => rc::SEND_LAST,
-        (false, false, true, true) => rc::SEND_LAST_IMM,
-        (false, true, true, false) => rc::SEND_ONLY,
-        (false, true, true, true) => rc::SEND_ONLY_IMM,
-        (true, true, false, _) => rc::WRITE_FIRST,
-        (true, false, false, _) => rc::WRITE_MIDDLE,
-        (true, false, true, false) => rc::WRITE_LAST,
-        (true, false, true, true) => rc::WRITE_LAST_IMM,
-        (true, true, true, false) => rc::WRITE_ONLY,
-        (true, true, true, true) => rc::WRITE_ONLY_IMM,
-    };
-    Request {
-        opcode,
-        psn: s.psn(s.next),
-        ack_req,
-        // A WRITE without immediate makes no completion that could be solicited.
-        solicited: wqe.wr.solicited && last && (write.is_none() || imm.is_some()),
-        reth: write.filter(|_| first).map(|(va, rkey)| Reth {
-            va,
-            rkey: rkey.0,
-            length: total,
-        }),
-        imm,
+    let offset = index.saturating_mul(mtu);
+    let left = total.saturating_sub(offset);
+    let mut r = Request {
+        opcode: rc::SEND_ONLY,
+        psn: s.psn(wqe.first + u64::from(index)),
+        ack_req: false,
+        solicited: false,
+        feth: None,
+        reth: None,
+        atomic: None,
+        imm: None,
+        invalidate: None,
         wqe: 0,
         offset,
-        len: (total - offset).min(s.path_mtu.bytes()),
-        again: s.next < s.high,
-    }
+        len: 0,
+        again: false,
+    };
+    let reth = |va, rkey: RKey, length| {
+        Some(Reth {
+            va,
+            rkey: rkey.0,
+            length,
+        })
+    };
+    let fragments: [Opcode; 4] = match wqe.wr.op {
+        SendOp::Send => SEND,
+        SendOp::SendImm(imm) => {
+            r.imm = last.then_some(imm);
+            if last { SEND_IMM } else { SEND }
+        }
+        SendOp::SendInvalidate(key) => {
+            r.invalidate = last.then_some(key);
+            if last { SEND_INVALIDATE } else { SEND }
+        }
+        SendOp::Write { va, rkey } => {
+            r.reth = reth(va, rkey, total).filter(|_| first);
+            WRITE
+        }
+        SendOp::WriteImm { va, rkey, imm } => {
+            r.reth = reth(va, rkey, total).filter(|_| first);
+            r.imm = last.then_some(imm);
+            if last { WRITE_IMM } else { WRITE }
+        }
+        SendOp::Read { va, rkey } => {
+            let length = left.min(numbers.saturating_mul(mtu));
+            r.reth = reth(va.wrapping_add(u64::from(offset)), rkey, length);
+            r.opcode = rc::READ_REQUEST;
+            return r;
+        }
+        SendOp::CompareSwap {
+            va,
+            rkey,
+            compare,
+            swap,
+        } => {
+            r.atomic = Some(AtomicEth {
+                va,
+                rkey: rkey.0,
+                swap_or_add: swap,
+                compare,
+            });
+            r.opcode = rc::COMPARE_SWAP;
+            return r;
+        }
+        SendOp::FetchAdd { va, rkey, add } => {
+            r.atomic = Some(AtomicEth {
+                va,
+                rkey: rkey.0,
+                swap_or_add: add,
+                compare: 0,
+            });
+            r.opcode = rc::FETCH_ADD;
+            return r;
+        }
+        SendOp::AtomicWrite { va, rkey } => {
+            r.reth = reth(va, rkey, total);
+            r.opcode = rc::ATOMIC_WRITE;
+            r.len = total;
+            return r;
+        }
+        SendOp::Flush {
+            va,
+            rkey,
+            len,
+            what,
+        } => {
+            r.feth = Some(what);
+            r.reth = reth(va, rkey, len);
+            r.opcode = rc::FLUSH;
+            return r;
+        }
+        // These have no packets.
+        SendOp::BindMw { .. } | SendOp::LocalInvalidate(_) => return r,
+    };
+    let [begin, middle, end, only] = fragments;
+    r.opcode = match (first, last) {
+        (true, false) => begin,
+        (false, false) => middle,
+        (false, true) => end,
+        (true, true) => only,
+    };
+    // A WRITE without immediate makes no completion that could be solicited.
+    let completes = !matches!(wqe.wr.op, SendOp::Write { .. });
+    r.solicited = wqe.wr.solicited && last && completes;
+    r.len = left.min(mtu);
+    r
 }
+
+/// Opcodes of a message's packets: first, middle, last, only.
+const SEND: [Opcode; 4] = [
+    rc::SEND_FIRST,
+    rc::SEND_MIDDLE,
+    rc::SEND_LAST,
+    rc::SEND_ONLY,
+];
+const SEND_IMM: [Opcode; 4] = [
+    rc::SEND_FIRST,
+    rc::SEND_MIDDLE,
+    rc::SEND_LAST_IMM,
+    rc::SEND_ONLY_IMM,
+];
+const SEND_INVALIDATE: [Opcode; 4] = [
+    rc::SEND_FIRST,
+    rc::SEND_MIDDLE,
+    rc::SEND_LAST_INVALIDATE,
+    rc::SEND_ONLY_INVALIDATE,
+];
+const WRITE: [Opcode; 4] = [
+    rc::WRITE_FIRST,
+    rc::WRITE_MIDDLE,
+    rc::WRITE_LAST,
+    rc::WRITE_ONLY,
+];
+const WRITE_IMM: [Opcode; 4] = [
+    rc::WRITE_FIRST,
+    rc::WRITE_MIDDLE,
+    rc::WRITE_LAST_IMM,
+    rc::WRITE_ONLY_IMM,
+];

@@ -2,16 +2,24 @@
 //!
 //! Packets are numbered from 0 without wrap; a PSN is made of that number when it goes out, and turned back into one when it
 //! comes in, relative to the oldest packet that is not acknowledged. So a message of 2^23 packets needs no care at the wrap.
+//! A READ takes as many numbers as it has response packets: its number `n` is answered by the response that carries the
+//! bytes of packet `n`. It is asked for in chunks, each by one request packet; where a chunk ends follows from the READ
+//! alone ([`SendState::chunk`]), so that a chunk asked for again from its middle still ends where it did.
+//!
+//! Three questions are kept apart: which packet is number `n` (the request that holds it says), what has been answered
+//! ([`SendState::una`], and [`Answered`] for what only its own response can answer), and what is sent next
+//! ([`SendState::next`]).
 //!
 //! Must not: build or read packets.
 
 use core::time::Duration;
 use std::collections::VecDeque;
 
-use super::attr::{RtsAttr, ack_timeout};
+use super::attr::{MAX_RD_ATOMIC, RtsAttr, ack_timeout};
+use super::rto::AckTimer;
 use crate::ids::{PathMtu, Psn};
 use crate::time::Timestamp;
-use crate::verbs::SendWr;
+use crate::verbs::{SendOp, SendWr, Status};
 
 /// A request that was taken from the send queue and has not completed.
 #[derive(Debug)]
@@ -19,8 +27,12 @@ pub(crate) struct Wqe {
     pub(crate) wr: SendWr,
     /// Number of its first packet.
     pub(crate) first: u64,
-    /// How many packets it has.
+    /// How many numbers it takes: its packets, or those of its responses. None if it never leaves the host.
     pub(crate) packets: u32,
+    /// A request that never leaves the host has been carried out.
+    pub(crate) done: bool,
+    /// It could not be carried out, for a reason of our own; it completes so when all before it have.
+    pub(crate) failed: Option<Status>,
 }
 
 impl Wqe {
@@ -28,6 +40,51 @@ impl Wqe {
     pub(crate) fn end(&self) -> u64 {
         self.first + u64::from(self.packets)
     }
+
+    /// Whether it never leaves the host: a local operation, or one that failed before it did.
+    pub(crate) fn stays(&self) -> bool {
+        self.packets == 0
+    }
+
+    /// Whether an ordinary acknowledgement does not answer it: it brings data, or takes a resource of the responder.
+    pub(crate) fn wants_response(&self) -> bool {
+        !self.stays() && wants_response(&self.wr.op)
+    }
+
+    /// Whether everything before `una` being answered completes it.
+    pub(crate) fn is_complete(&self, una: u64) -> bool {
+        if self.stays() {
+            self.done
+        } else {
+            self.end() <= una
+        }
+    }
+}
+
+/// READs and atomics, and what the responder treats like them (it keeps the answer for a duplicate).
+pub(crate) fn wants_response(op: &SendOp) -> bool {
+    op.fetches() || matches!(op, SendOp::AtomicWrite { .. } | SendOp::Flush { .. })
+}
+
+/// What only a response of its own answers: a chunk of a READ, an atomic, a FLUSH or an ATOMIC WRITE that was sent.
+#[derive(Clone, Copy, Debug)]
+struct Answered {
+    /// Its first number, and the one behind its last.
+    first: u64,
+    end: u64,
+}
+
+/// What an endpoint's settings allow a send side.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SendLimits {
+    /// Request packets that may be unacknowledged.
+    pub(crate) window: u32,
+    /// Every so-manieth packet asks for an acknowledgement.
+    pub(crate) ack_interval: u32,
+    /// Response packets that one READ request may ask for.
+    pub(crate) read_chunk: u32,
+    /// The ACK timeout follows the round trip, but is at least this.
+    pub(crate) adaptive: Option<Duration>,
 }
 
 /// State of the send side.
@@ -43,14 +100,24 @@ pub(crate) struct SendState {
     pub(crate) high: u64,
     /// Behind the newest packet of all requests taken.
     pub(crate) tail: u64,
-    /// Behind the newest packet sent with AckReq: up to there an answer is due.
+    /// Behind the newest packet sent with AckReq, and the newest response asked for: up to there an answer is due.
     pub(crate) asked: u64,
     /// Requests taken, oldest first; the front one holds `una`.
     pub(crate) wqes: VecDeque<Wqe>,
     /// Which of them holds `next`; their number when `next` is at the tail.
     pub(crate) cursor: usize,
+    /// What wants a response of its own, sent and not fully answered, oldest first.
+    pending: VecDeque<Answered>,
+    /// How many of them are asked for since the last going back, and the numbers that these take.
+    asked_for: usize,
+    asked_numbers: u64,
+    /// Where the last going back started: a READ's responses may begin anew there.
+    pub(crate) restart: u64,
+    /// An implied NAK has led to sending again, and nothing was answered since: more of them are the same news.
+    pub(crate) implied: bool,
     /// When an answer is overdue.
     pub(crate) ack_deadline: Option<Timestamp>,
+    pub(crate) ack_timer: AckTimer,
     /// A packet that asked for an answer, sent once and not answered, and when it left: one at a time is timed.
     pub(crate) timed: Option<(u64, Timestamp)>,
     /// No packet before this time: the peer was not ready.
@@ -59,16 +126,19 @@ pub(crate) struct SendState {
     pub(crate) rnr_left: u8,
     /// Attributes.
     pub(crate) path_mtu: PathMtu,
-    pub(crate) timeout: Option<Duration>,
     pub(crate) retry_cnt: u8,
     pub(crate) rnr_retry: u8,
+    pub(crate) max_rd_atomic: usize,
     pub(crate) window: u64,
     pub(crate) ack_interval: u64,
+    pub(crate) read_chunk: u32,
 }
 
 impl SendState {
-    pub(crate) fn new(depth: u32, window: u32, ack_interval: u32) -> Self {
-        let window = u64::from(window.clamp(1, MAX_WINDOW));
+    pub(crate) fn new(depth: u32, limits: &SendLimits) -> Self {
+        let window = limits.window.clamp(1, MAX_WINDOW);
+        // Two chunks fit the window, so that one is on its way while the other is asked for.
+        let read_chunk = limits.read_chunk.min(MAX_READ_CHUNK).min(window / 2).max(1);
         Self {
             start: Psn::new(0),
             una: 0,
@@ -78,17 +148,24 @@ impl SendState {
             asked: 0,
             wqes: VecDeque::with_capacity(depth as usize),
             cursor: 0,
+            pending: VecDeque::new(),
+            asked_for: 0,
+            asked_numbers: 0,
+            restart: 0,
+            implied: false,
             ack_deadline: None,
+            ack_timer: AckTimer::new(limits.adaptive),
             timed: None,
             rnr_until: None,
             retry_left: 0,
             rnr_left: 0,
             path_mtu: PathMtu::Mtu1024,
-            timeout: None,
             retry_cnt: 0,
             rnr_retry: 0,
-            window,
-            ack_interval: u64::from(ack_interval.max(1)),
+            max_rd_atomic: 0,
+            window: u64::from(window),
+            ack_interval: u64::from(limits.ack_interval.max(1)),
+            read_chunk,
         }
     }
 
@@ -97,9 +174,11 @@ impl SendState {
         self.reset();
         self.start = attr.sq_psn;
         self.path_mtu = path_mtu;
-        self.timeout = ack_timeout(attr.timeout);
+        self.ack_timer.start(ack_timeout(attr.timeout));
         self.retry_cnt = attr.retry_cnt;
         self.rnr_retry = attr.rnr_retry;
+        self.max_rd_atomic = usize::from(attr.max_rd_atomic.min(MAX_RD_ATOMIC));
+        self.pending.reserve(self.max_rd_atomic);
         self.reload_retries();
     }
 
@@ -114,6 +193,9 @@ impl SendState {
             self.asked,
             self.cursor,
         ) = (0, 0, 0, 0, 0, 0);
+        self.pending.clear();
+        (self.asked_for, self.asked_numbers) = (0, 0);
+        (self.restart, self.implied) = (0, false);
         self.ack_deadline = None;
         self.timed = None;
         self.rnr_until = None;
@@ -135,19 +217,79 @@ impl SendState {
             .checked_add_signed(i64::from(psn.diff(self.psn(self.una))))
     }
 
+    /// The chunk of a READ that holds its number `index`, counted from the READ's first: where it starts and ends.
+    pub(crate) fn chunk(&self, wqe: &Wqe, index: u32) -> (u32, u32) {
+        let start = index - index % self.read_chunk;
+        (
+            start,
+            wqe.packets.min(start.saturating_add(self.read_chunk)),
+        )
+    }
+
+    /// The oldest number that only a response of its own answers, among those sent and not answered.
+    pub(crate) fn unanswered(&self) -> Option<u64> {
+        self.pending.front().map(|p| p.first.max(self.una))
+    }
+
+    /// Whether something before number `packet` waits for a response of its own.
+    pub(crate) fn waits_before(&self, packet: u64) -> bool {
+        self.pending.front().is_some_and(|p| p.first < packet)
+    }
+
+    /// Requests that want a response of their own and are unanswered, since the last going back.
+    pub(crate) fn responses_asked(&self) -> usize {
+        self.asked_for
+    }
+
+    /// Response packets that are still to come for them.
+    pub(crate) fn responses_due(&self) -> u64 {
+        let came = match self.pending.front() {
+            Some(p) if self.asked_for > 0 => self.una.saturating_sub(p.first),
+            _ => 0,
+        };
+        self.asked_numbers - came
+    }
+
+    /// Request packets on the wire: those sent since the last going back and not answered. A READ request is one.
+    pub(crate) fn on_wire(&self) -> u64 {
+        (self.next - self.una) - self.responses_due() + self.asked_for as u64
+    }
+
+    /// Numbers `self.next..end` have been sent, as one request that wants a response of its own.
+    pub(crate) fn ask_for_response(&mut self, end: u64) {
+        if self.asked_for == self.pending.len() {
+            self.pending.push_back(Answered {
+                first: self.next,
+                end,
+            });
+        }
+        if let Some(p) = self.pending.get(self.asked_for) {
+            debug_assert!(p.first <= self.next && p.end == end, "{p:?} {end}");
+            self.asked_numbers += p.end - p.first;
+            self.asked_for += 1;
+        }
+    }
+
     /// Everything before `packet` is acknowledged. True if that is news.
     pub(crate) fn acknowledge(&mut self, packet: u64) -> bool {
         if packet <= self.una {
             return false;
         }
         self.una = packet;
+        self.implied = false;
+        while let Some(p) = self.pending.pop_front_if(|p| p.end <= packet) {
+            if self.asked_for > 0 {
+                self.asked_for -= 1;
+                self.asked_numbers -= p.end - p.first;
+            }
+        }
         // What was about to be sent again has arrived after all.
         if self.next < packet {
             self.next = packet;
             self.cursor = self
                 .wqes
                 .iter()
-                .position(|w| packet < w.end())
+                .position(|w| packet < w.end() || (w.stays() && !w.done))
                 .unwrap_or(self.wqes.len());
         }
         true
@@ -158,6 +300,8 @@ impl SendState {
         self.next = self.una;
         self.cursor = 0;
         self.asked = self.una;
+        self.restart = self.una;
+        (self.asked_for, self.asked_numbers) = (0, 0);
         self.ack_deadline = None;
         // Which of the two is answered could not be told (Karn's rule).
         self.timed = None;
@@ -169,13 +313,30 @@ impl SendState {
         Some(now.saturating_since(since))
     }
 
-    /// Removes the oldest request, which has completed.
+    /// Removes the oldest request, if that is complete.
+    pub(crate) fn pop_complete(&mut self) -> Option<Wqe> {
+        if !self.wqes.front()?.is_complete(self.una) {
+            return None;
+        }
+        self.pop()
+    }
+
+    /// Removes the oldest request.
     pub(crate) fn pop(&mut self) -> Option<Wqe> {
         let wqe = self.wqes.pop_front()?;
         self.cursor = self.cursor.saturating_sub(1);
         Some(wqe)
     }
+
+    /// How the oldest request has failed here, if it has: all before it are complete.
+    pub(crate) fn front_failure(&self) -> Option<Status> {
+        self.wqes.front()?.failed
+    }
 }
 
-/// Most packets in flight: PSNs must stay comparable (2^23), and this is far below.
+/// Most request packets in flight.
 pub(crate) const MAX_WINDOW: u32 = 1 << 16;
+/// Most response packets that one READ request asks for.
+const MAX_READ_CHUNK: u32 = 64;
+// PSNs stay comparable: what is in flight spans less than half their space, however long the READs are.
+const _: () = assert!(MAX_WINDOW as u64 + MAX_READ_CHUNK as u64 * MAX_RD_ATOMIC as u64 <= 1 << 22);

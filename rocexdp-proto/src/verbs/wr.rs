@@ -164,12 +164,9 @@ impl SendWr {
         }
     }
 
-    /// Whether the transport carries it out.
+    /// Inline data can't be written to.
     pub(crate) fn is_supported(&self) -> bool {
-        matches!(
-            self.op,
-            SendOp::Send | SendOp::SendImm(_) | SendOp::Write { .. } | SendOp::WriteImm { .. }
-        )
+        !self.op.fetches() || self.local.inline_len().is_none()
     }
 
     /// Success makes no completion.
