@@ -76,9 +76,9 @@ unsafe fn store_last(to: *mut u8, at: *const u8, width: usize) {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
+    use std::{
+        sync::{Arc, atomic::Ordering},
+        time::{Duration, Instant},
     };
 
     use rocexdp_proto::mem::Memory;
@@ -121,20 +121,20 @@ mod tests {
     }
 
     /// A writer puts `round` into every word of a message, over and over; a reader that sees it in the last word must see it, or
-    /// a later round, in all the others. Fails within a second with `memcpy` in place of [`copy_in_order`].
+    /// a later round, in all the others. With `memcpy` (glibc 2.36 on an EPYC) in place of [`copy_in_order`] 2 to 4 of 1000 looks at
+    /// messages of 256 and 512 bytes found older words.
     #[test]
     fn who_polls_the_end_of_a_message_finds_all_of_it() {
-        const ROUNDS: u64 = 40_000;
-        for words in [2, 5, 17, 32, 128, 512] {
+        const LOOKS: u64 = 20_000;
+        for words in [2, 5, 32, 64, 128, 512] {
             let memory = Buffer::new(words * 8).unwrap();
-            let done = Arc::new(AtomicBool::new(false));
+            let looks = Arc::new(AtomicU64::new(0));
             let reader = {
-                let (memory, done) = (Arc::clone(&memory), Arc::clone(&done));
+                let (memory, looks) = (Arc::clone(&memory), Arc::clone(&looks));
                 std::thread::spawn(move || {
                     let word = |n: usize| memory.load(n as u64 * 8).unwrap();
-                    let mut checked = 0u64;
                     let mut last = 0;
-                    while !done.load(Ordering::Relaxed) {
+                    while looks.load(Ordering::Relaxed) < LOOKS {
                         let seen = word(words - 1);
                         if seen == last {
                             continue;
@@ -147,21 +147,21 @@ mod tests {
                                 "{words} words: word {n} is of round {other}, the last of {seen}"
                             );
                         }
-                        checked += 1;
+                        looks.fetch_add(1, Ordering::Relaxed);
                     }
-                    checked
                 })
             };
             let mut message = vec![0; words * 8];
-            for round in 1..=ROUNDS {
+            let (mut round, until) = (0u64, Instant::now() + Duration::from_secs(60));
+            while !reader.is_finished() {
+                assert!(Instant::now() < until, "the reader hardly saw anything");
+                round += 1;
                 for word in message.chunks_exact_mut(8) {
                     word.copy_from_slice(&round.to_ne_bytes());
                 }
                 memory.write(0, &message).unwrap();
             }
-            done.store(true, Ordering::Relaxed);
-            let checked = reader.join().unwrap();
-            assert!(checked > 0, "{words} words: the reader saw nothing");
+            reader.join().unwrap();
         }
     }
 }
