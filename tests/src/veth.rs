@@ -75,16 +75,14 @@ impl Drop for Pair {
 fn attributes(local: &str, peer: &str, other: &NodeQp) -> ConnectAttr {
     let address = |text: &str| text.parse::<IpAddr>().expect("an address");
     ConnectAttr {
-        local: address(local),
-        peer: address(peer),
-        peer_qpn: other.qpn(),
-        peer_psn: other.psn(),
-        path_mtu: PathMtu::Mtu4096,
-        timeout: 15,
-        retry_cnt: 7,
-        rnr_retry: 7,
-        min_rnr_timer: 12,
         access: Access::LOCAL_WRITE | Access::REMOTE_WRITE,
+        ..ConnectAttr::new(
+            address(local),
+            address(peer),
+            other.qpn(),
+            other.psn(),
+            PathMtu::Mtu4096,
+        )
     }
 }
 

@@ -223,16 +223,15 @@ fn ask(node: &Node, timeout: u8) -> NodeQp {
     let qp = node.create_qp(4, 1).unwrap();
     let address = |text: &str| text.parse::<IpAddr>().unwrap();
     let attributes = ConnectAttr {
-        local: address(A),
-        peer: address(B),
-        peer_qpn: Qpn::new(0x77),
-        peer_psn: Psn::new(1),
-        path_mtu: PathMtu::Mtu1024,
         timeout,
-        retry_cnt: 7,
-        rnr_retry: 7,
-        min_rnr_timer: 12,
         access: Access::LOCAL_WRITE,
+        ..ConnectAttr::new(
+            address(A),
+            address(B),
+            Qpn::new(0x77),
+            Psn::new(1),
+            PathMtu::Mtu1024,
+        )
     };
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

@@ -1,7 +1,6 @@
 //! RDMA WRITE between two nodes of this process, one on each host of the lab.
 
 use std::{
-    net::IpAddr,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -79,17 +78,10 @@ pub fn measure(
 }
 
 fn attr(host: Host, peer: &NodeQp, path_mtu: PathMtu) -> ConnectAttr {
+    let (local, other) = (host.ipv4().into(), host.peer().ipv4().into());
     ConnectAttr {
-        local: IpAddr::V4(host.ipv4()),
-        peer: IpAddr::V4(host.peer().ipv4()),
-        peer_qpn: peer.qpn(),
-        peer_psn: peer.psn(),
-        path_mtu,
-        timeout: 15,
-        retry_cnt: 7,
-        rnr_retry: 7,
-        min_rnr_timer: 12,
         access: Access::REMOTE_WRITE,
+        ..ConnectAttr::new(local, other, peer.qpn(), peer.psn(), path_mtu)
     }
 }
 

@@ -3,6 +3,7 @@
 //! [`Node::open`] does the whole set-up in the caller's network namespace; [`NodeQp`] is what an
 //! application holds. Queues are shared rings, so posting and polling take no lock of the engine.
 
+mod memory;
 mod net;
 mod qp;
 mod refusals;
@@ -15,19 +16,14 @@ use std::{
     sync::{Arc, Mutex, PoisonError, atomic::AtomicU32},
 };
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 use rand::RngExt as _;
-use rocexdp_proto::{
-    EndpointConfig,
-    ids::{Qpn, RKey},
-    mem::{Access, Memory, MemoryRegion},
-    verbs::PathMtu,
-};
+use rocexdp_proto::{EndpointConfig, verbs::PathMtu};
 use rustix::process::{Resource, Rlimit, setrlimit};
 use tokio::sync::broadcast;
 
 use crate::{
-    engine::{Engine, EngineConfig, EngineHandle, LINE, PollPolicy, WorkerEvent},
+    engine::{Engine, EngineConfig, EngineHandle, PollPolicy, WorkerEvent},
     loader::{AttachReport, AttachWish, Dataplane, LoadConfig},
     maps::Maps,
     xsk::{Mode, Xsk, XskConfig, ZeroCopy},
@@ -35,7 +31,7 @@ use crate::{
 use net::Network;
 use slots::Slots;
 
-pub use qp::{ConnectAttr, NodeQp};
+pub use qp::{ConnectAttr, DEFAULT_RD_ATOMIC, NodeQp, QpSpec, RawQp};
 
 /// Events that a slow subscriber may fall behind before it loses some.
 const EVENTS: usize = 256;
@@ -213,6 +209,8 @@ pub struct Node {
     _engine: Engine,
     network: Network,
     dataplane: Dataplane,
+    /// The next protection domain; 0 is that of QPs without one.
+    pds: AtomicU32,
 }
 
 /// What QPs keep of their node.
@@ -303,6 +301,7 @@ impl Node {
             _engine: engine,
             network,
             dataplane,
+            pds: AtomicU32::new(1),
         })
     }
 
@@ -326,72 +325,20 @@ impl Node {
         self.network.subscribe()
     }
 
-    /// Registers memory for the peers' access. Its address for the peers starts at 0: where it is
-    /// mapped here is none of their business.
-    ///
-    /// # Errors
-    /// When the engine has ended.
-    pub fn register(&self, memory: Arc<dyn Memory>, access: Access) -> Result<MemoryRegion> {
-        // A key of the system's generator, since a peer that has one must not guess another's; the same for all workers,
-        // since a QP of any of them may be asked for it.
-        let engine = &self.shared.engine;
-        loop {
-            let rkey = RKey(rand::rng().random());
-            let mut taken = false;
-            for worker in 0..engine.workers() {
-                let memory = Arc::clone(&memory);
-                taken |= !engine.call_blocking(worker * LINE, move |core, _| {
-                    core.endpoint.register_memory_as(rkey, memory, 0, access)
-                })?;
-            }
-            if !taken {
-                return Ok(MemoryRegion {
-                    rkey,
-                    va: 0,
-                    len: memory.len(),
-                });
-            }
-        }
-    }
-
-    /// Lets a region be reached over one QP only.
-    ///
-    /// # Errors
-    /// When there is no such region, or the engine has ended.
-    pub fn bind(&self, rkey: RKey, qpn: Qpn) -> Result<()> {
-        for worker in 0..self.shared.engine.workers() {
-            let bound = self
-                .shared
-                .engine
-                .call_blocking(worker * LINE, move |core, _| {
-                    core.endpoint.bind_region(rkey, Some(qpn))
-                })?;
-            if !bound {
-                bail!("no memory region has this key: it was withdrawn");
-            }
-        }
-        Ok(())
-    }
-
-    /// Withdraws a region: later accesses of peers are refused.
-    pub fn deregister(&self, rkey: RKey) {
-        for worker in 0..self.shared.engine.workers() {
-            // An engine that has ended has no regions.
-            let _ = self
-                .shared
-                .engine
-                .call_blocking(worker * LINE, move |core, _| {
-                    core.endpoint.deregister_memory(rkey);
-                });
-        }
-    }
-
     /// Makes a QP in state INIT with a random number and a random starting PSN.
     ///
     /// # Errors
     /// When all slots are taken, or the depths are out of range.
     pub fn create_qp(&self, max_send: u32, max_recv: u32) -> Result<NodeQp> {
         NodeQp::create(&self.shared, self.network.resolver(), max_send, max_recv)
+    }
+
+    /// As [`Self::create_qp`], with queues of the caller's.
+    ///
+    /// # Errors
+    /// As [`Self::create_qp`].
+    pub fn create_raw_qp(&self, spec: QpSpec) -> Result<RawQp> {
+        RawQp::create(&self.shared, self.network.resolver(), spec)
     }
 
     /// The workers, for what this interface does not offer.

@@ -2,6 +2,7 @@
 
 use std::{
     net::IpAddr,
+    ops::Deref,
     sync::{Arc, PoisonError, atomic::Ordering},
 };
 
@@ -10,9 +11,9 @@ use rand::RngExt as _;
 use rocexdp_common::maps::{QpConfig, QpCounters, QpEngine};
 use rocexdp_proto::{
     CreateQp, QpHandle, QpState, QpTransition, RtrAttr, RtsAttr, Transport,
-    ids::{Psn, Qpn},
+    ids::{Pd, Psn, Qpn},
     mem::Access,
-    verbs::{CompletionQueue, Cqe, PathMtu, PostError, RecvWr, SendWr},
+    verbs::{CompletionQueue, Cqe, PathMtu, PostError, RecvQueue, RecvWr, SendWr},
     wire::Path,
 };
 use tokio::sync::Notify;
@@ -44,20 +45,91 @@ pub struct ConnectAttr {
     pub rnr_retry: u8,
     /// RNR NAK timer code that we ask the peer to wait.
     pub min_rnr_timer: u8,
+    /// READs and atomics of ours that may be unanswered at once (initiator depth): at most the peer's `max_dest_rd_atomic`.
+    pub max_rd_atomic: u8,
+    /// The peer's READs and atomics that may be unanswered at once (responder resources).
+    pub max_dest_rd_atomic: u8,
     /// What the peer may do to our memory through this QP.
     pub access: Access,
 }
 
-/// A queue pair. Dropping it destroys it and frees its slot.
+/// READs and atomics that may be unanswered at once unless told otherwise, each way.
+pub const DEFAULT_RD_ATOMIC: u8 = 16;
+
+impl ConnectAttr {
+    /// To this peer, which may do nothing to our memory, with the defaults: ACK timeout 134 ms (code 15: a peer without a processor
+    /// of its own may not run for tens of milliseconds, which must not look like loss) and 7 retries, so that a peer that has gone
+    /// is given up after a second; no end of RNR retries, 0.64 ms apart (code 12); [`DEFAULT_RD_ATOMIC`].
+    #[must_use]
+    pub const fn new(
+        local: IpAddr,
+        peer: IpAddr,
+        peer_qpn: Qpn,
+        peer_psn: Psn,
+        path_mtu: PathMtu,
+    ) -> Self {
+        Self {
+            local,
+            peer,
+            peer_qpn,
+            peer_psn,
+            path_mtu,
+            timeout: 15,
+            retry_cnt: 7,
+            rnr_retry: 7,
+            min_rnr_timer: 12,
+            max_rd_atomic: DEFAULT_RD_ATOMIC,
+            max_dest_rd_atomic: DEFAULT_RD_ATOMIC,
+            access: Access::NONE,
+        }
+    }
+}
+
+/// What a QP is made with.
+#[derive(Clone, Debug)]
+pub struct QpSpec {
+    /// Service.
+    pub transport: Transport,
+    /// Protection domain.
+    pub pd: Pd,
+    /// Depth of the send queue.
+    pub max_send: u32,
+    /// Depth of the receive queue; without meaning with `srq`.
+    pub max_recv: u32,
+    /// Where its send requests complete.
+    pub send_cq: Arc<CompletionQueue>,
+    /// Where its receive requests complete.
+    pub recv_cq: Arc<CompletionQueue>,
+    /// A receive queue shared with others.
+    pub srq: Option<Arc<RecvQueue>>,
+    /// What the peer may do through it, besides what regions allow.
+    pub access: Access,
+}
+
+/// A queue pair that completes into queues of the caller's. Dropping it destroys it and frees its slot.
 #[derive(Debug)]
-pub struct NodeQp {
+pub struct RawQp {
     shared: Arc<Shared>,
     resolver: Resolver,
     slot: u32,
     handle: QpHandle,
     psn: Psn,
+    transport: Transport,
+}
+
+/// A queue pair with a completion queue of its own. Dropping it destroys it and frees its slot.
+#[derive(Debug)]
+pub struct NodeQp {
+    qp: RawQp,
     cq: Arc<CompletionQueue>,
     news: Arc<Notify>,
+}
+
+impl Deref for NodeQp {
+    type Target = RawQp;
+    fn deref(&self) -> &RawQp {
+        &self.qp
+    }
 }
 
 impl NodeQp {
@@ -66,6 +138,51 @@ impl NodeQp {
         resolver: Option<Resolver>,
         max_send: u32,
         max_recv: u32,
+    ) -> Result<Self> {
+        let depth = max_send.saturating_add(max_recv).max(1);
+        let cq = Arc::new(CompletionQueue::new(depth));
+        let news = Arc::new(Notify::new());
+        let waker = Arc::clone(&news);
+        cq.set_waker(Box::new(move || waker.notify_one()));
+        let spec = QpSpec {
+            transport: Transport::Rc,
+            pd: Pd::default(),
+            max_send,
+            max_recv,
+            send_cq: Arc::clone(&cq),
+            recv_cq: Arc::clone(&cq),
+            srq: None,
+            access: Access::NONE,
+        };
+        Ok(Self {
+            qp: RawQp::create(shared, resolver, spec)?,
+            cq,
+            news,
+        })
+    }
+
+    /// The next completion, of a send or a receive request.
+    pub async fn completion(&self) -> Cqe {
+        loop {
+            // `notify_one` leaves a permit, so a completion between the two lines is not missed.
+            if let Some(cqe) = self.cq.poll() {
+                return cqe;
+            }
+            self.news.notified().await;
+        }
+    }
+
+    /// A completion, if there is one.
+    pub fn try_completion(&self) -> Option<Cqe> {
+        self.cq.poll()
+    }
+}
+
+impl RawQp {
+    pub(super) fn create(
+        shared: &Arc<Shared>,
+        resolver: Option<Resolver>,
+        spec: QpSpec,
     ) -> Result<Self> {
         let resolver = resolver.ok_or_else(|| anyhow!("the node was closed"))?;
         let taken = shared
@@ -80,20 +197,27 @@ impl NodeQp {
                 shared.maps.slots
             )
         })?;
-        let depth = max_send.saturating_add(max_recv).max(1);
-        let cq = Arc::new(CompletionQueue::new(depth));
-        let news = Arc::new(Notify::new());
-        let waker = Arc::clone(&news);
-        cq.set_waker(Box::new(move || waker.notify_one()));
+        let (transport, access) = (spec.transport, spec.access);
         let create = CreateQp {
-            max_send,
-            max_recv,
-            ..CreateQp::rc(qpn, &cq, &cq)
+            transport,
+            pd: spec.pd,
+            max_send: spec.max_send,
+            max_recv: spec.max_recv,
+            srq: spec.srq,
+            ..CreateQp::rc(qpn, &spec.send_cq, &spec.recv_cq)
         };
         let handle = shared
             .engine
-            .call_blocking(slot, move |core, _| {
+            .call_blocking(slot, move |core, now| {
                 let handle = core.endpoint.create_qp(create)?;
+                // In INIT from the start, so that receives can be posted before the peer knows the QP.
+                if let Err(e) = core
+                    .endpoint
+                    .modify_qp(now, qpn, QpTransition::Init { access })
+                {
+                    let _ = core.endpoint.destroy_qp(qpn);
+                    return Err(e);
+                }
                 // The slot is not published, so XDP does not touch its counters; marks of its last QP find nothing new.
                 for queue in 0..core.maps.queues {
                     let entry = slot * core.maps.queues + queue;
@@ -124,8 +248,7 @@ impl NodeQp {
             slot,
             handle,
             psn: Psn::new(rand::rng().random()),
-            cq,
-            news,
+            transport,
         })
     }
 
@@ -155,12 +278,7 @@ impl NodeQp {
                 shared.path_mtu
             );
         }
-        let state = shared
-            .engine
-            .call(self.slot, move |core, _| {
-                core.endpoint.qp_info(qpn).map(|i| i.state)
-            })
-            .await?;
+        let state = self.state().await?;
         if !matches!(state, Some(QpState::Reset | QpState::Init)) {
             bail!("QP {qpn} is connected, or was: make a new one");
         }
@@ -191,7 +309,7 @@ impl NodeQp {
             path_mtu: attr.path_mtu,
             rq_psn: attr.peer_psn,
             min_rnr_timer: attr.min_rnr_timer,
-            max_dest_rd_atomic: 16,
+            max_dest_rd_atomic: attr.max_dest_rd_atomic,
             path,
         };
         let rts = RtsAttr {
@@ -199,7 +317,7 @@ impl NodeQp {
             timeout: attr.timeout,
             retry_cnt: attr.retry_cnt,
             rnr_retry: attr.rnr_retry,
-            max_rd_atomic: 16,
+            max_rd_atomic: attr.max_rd_atomic,
         };
         let access = attr.access;
         shared
@@ -221,6 +339,31 @@ impl NodeQp {
         Ok(())
     }
 
+    /// Its state; `None` once the engine has forgotten it.
+    ///
+    /// # Errors
+    /// When the engine has ended.
+    pub async fn state(&self) -> Result<Option<QpState>> {
+        let qpn = self.qpn();
+        self.shared
+            .engine
+            .call(self.slot, move |core, _| {
+                core.endpoint.qp_info(qpn).map(|i| i.state)
+            })
+            .await
+    }
+
+    /// Takes it to ERR without waiting for it: its requests complete with
+    /// [`Status::WrFlushErr`](rocexdp_proto::verbs::Status::WrFlushErr).
+    pub fn fail(&self) {
+        let qpn = self.qpn();
+        // An engine that has ended completes nothing.
+        let _ = self.shared.engine.call_qp(qpn, move |core, now| {
+            // It exists as long as self.
+            let _ = core.endpoint.modify_qp(now, qpn, QpTransition::Err);
+        });
+    }
+
     fn publish(&self, attr: &ConnectAttr, path: &Path) {
         let maps = &self.shared.maps;
         // 0 would mean that the slot is free.
@@ -238,7 +381,7 @@ impl NodeQp {
                 resync: 1,
                 resync_request_psn: attr.peer_psn.get(),
                 resync_response_psn: self.psn.get(),
-                transport: Transport::Rc as u8,
+                transport: self.transport as u8,
                 path_mtu_log2: attr.path_mtu.bytes().trailing_zeros() as u8,
                 reserved: 0,
             },
@@ -263,22 +406,6 @@ impl NodeQp {
         self.handle.rq.post(wr)?;
         self.shared.engine.doorbell(self.qpn());
         Ok(())
-    }
-
-    /// The next completion, of a send or a receive request.
-    pub async fn completion(&self) -> Cqe {
-        loop {
-            // `notify_one` leaves a permit, so a completion between the two lines is not missed.
-            if let Some(cqe) = self.cq.poll() {
-                return cqe;
-            }
-            self.news.notified().await;
-        }
-    }
-
-    /// A completion, if there is one.
-    pub fn try_completion(&self) -> Option<Cqe> {
-        self.cq.poll()
     }
 
     /// What the engine did for this QP, now.

@@ -24,14 +24,6 @@ pub const CHUNK: usize = 1 << 20;
 /// WRITEs that may be under way at once, and chunks of staging memory.
 pub const CHUNKS: usize = 16;
 
-/// Local ACK timeout of copies: 4.096 us x 2^15 = 134 ms. A peer without a processor of its own may not run for tens of
-/// milliseconds; shorter, and that looks like loss. Longer, and a retransmission that is lost itself stalls for longer.
-const ACK_TIMEOUT: u8 = 15;
-/// Retries after a timeout or a sequence NAK: with [`ACK_TIMEOUT`], a peer that has gone is given up after a second.
-const RETRY_COUNT: u8 = 7;
-/// RNR NAK timer code 12, 0.64 ms; WRITEs never meet it.
-const MIN_RNR_TIMER: u8 = 12;
-
 /// How a copy stands.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CopyProgress {
@@ -104,7 +96,7 @@ impl std::fmt::Display for Ends {
     }
 }
 
-/// How copies connect their QPs.
+/// How copies connect their QPs: with the defaults, of which `rnr_retry` never matters to WRITEs.
 fn connect_attr(
     local: IpAddr,
     peer: super::exchange::CheckedQp,
@@ -112,16 +104,8 @@ fn connect_attr(
     access: rocexdp_proto::mem::Access,
 ) -> ConnectAttr {
     ConnectAttr {
-        local,
-        peer: peer.gid,
-        peer_qpn: peer.qpn,
-        peer_psn: peer.psn,
-        path_mtu,
-        timeout: ACK_TIMEOUT,
-        retry_cnt: RETRY_COUNT,
-        rnr_retry: RETRY_COUNT,
-        min_rnr_timer: MIN_RNR_TIMER,
         access,
+        ..ConnectAttr::new(local, peer.gid, peer.qpn, peer.psn, path_mtu)
     }
 }
 

@@ -1,0 +1,139 @@
+//! Protection domains and memory regions of a node: each is made known to all workers, since a QP of any may be asked for it.
+//!
+//! Keys come from the system's generator: a peer that has one must not guess another's. Must not: know QPs' states.
+
+use std::sync::{Arc, atomic::Ordering};
+
+use anyhow::{Context as _, Result, bail};
+use rand::RngExt as _;
+use rocexdp_proto::{
+    VerbsError,
+    ids::{Pd, Qpn, RKey},
+    mem::{Access, Memory, MemoryRegion, Region},
+};
+
+use super::Node;
+use crate::engine::{Core, LINE};
+
+impl Node {
+    /// Runs `f` on each worker in turn; ends with the first error.
+    fn on_workers<E: Send + 'static>(
+        &self,
+        f: impl Fn(&mut Core) -> Result<(), E> + Clone + Send + 'static,
+    ) -> Result<Result<(), E>> {
+        let engine = &self.shared.engine;
+        for worker in 0..engine.workers() {
+            let f = f.clone();
+            let done = engine.call_blocking(worker * LINE, move |core, _| f(core))?;
+            if done.is_err() {
+                return Ok(done);
+            }
+        }
+        Ok(Ok(()))
+    }
+
+    /// A new protection domain.
+    ///
+    /// # Errors
+    /// As many as the device has are there, or the engine has ended.
+    pub fn alloc_pd(&self) -> Result<Pd> {
+        let pd = Pd(self.pds.fetch_add(1, Ordering::Relaxed));
+        self.on_workers(move |core| core.endpoint.alloc_pd_as(pd))?
+            .with_context(|| format!("a protection domain on {}", self.shared.iface))?;
+        Ok(pd)
+    }
+
+    /// Removes a protection domain. One that is still in use stays until the node ends.
+    pub fn dealloc_pd(&self, pd: Pd) {
+        // An engine that has ended has no domains.
+        let _ = self.on_workers(move |core| core.endpoint.dealloc_pd(pd));
+    }
+
+    /// A region of `memory` in a protection domain, which peers can reach from now on. Its addresses start at 0: where it is
+    /// mapped here is none of the peers' business.
+    ///
+    /// # Errors
+    /// `access` gives peers rights to change the memory without [`Access::LOCAL_WRITE`], a limit of the device is reached, or the
+    /// engine has ended.
+    pub fn register_region(
+        &self,
+        pd: Pd,
+        memory: &Arc<dyn Memory>,
+        access: Access,
+    ) -> Result<Arc<Region>> {
+        let with_iface = || format!("registering {} B on {}", memory.len(), self.shared.iface);
+        loop {
+            let region = Self::local_region(pd, memory, access).with_context(with_iface)?;
+            let theirs = Arc::clone(&region);
+            match self.on_workers(move |core| core.endpoint.add_region(&theirs))? {
+                Ok(()) => return Ok(region),
+                Err(VerbsError::KeyTaken(_)) => self.forget(&region),
+                Err(e) => {
+                    self.forget(&region);
+                    return Err(e).with_context(with_iface);
+                }
+            }
+        }
+    }
+
+    /// Withdraws a region at the workers that know it, and not another one with its key.
+    pub fn forget(&self, region: &Arc<Region>) {
+        let region = Arc::clone(region);
+        // An engine that has ended has no regions.
+        let _ = self.on_workers(move |core| {
+            let known = core.endpoint.region(region.rkey());
+            if known.is_some_and(|known| Arc::ptr_eq(known, &region)) {
+                core.endpoint.deregister_memory(region.rkey());
+            }
+            Ok::<_, ()>(())
+        });
+    }
+
+    /// A region that no worker knows: for local requests only.
+    ///
+    /// # Errors
+    /// `access` gives peers rights to change the memory without [`Access::LOCAL_WRITE`].
+    pub fn local_region(
+        pd: Pd,
+        memory: &Arc<dyn Memory>,
+        access: Access,
+    ) -> Result<Arc<Region>, rocexdp_proto::mem::RegionError> {
+        // 0 is no key.
+        let key = RKey(rand::rng().random_range(1..=u32::MAX));
+        Region::new(key, pd, Arc::clone(memory), 0, access)
+    }
+
+    /// Registers memory for the peers' access, in the default protection domain; with [`Access::LOCAL_WRITE`] where it needs it.
+    ///
+    /// # Errors
+    /// As [`Self::register_region`].
+    pub fn register(&self, memory: Arc<dyn Memory>, access: Access) -> Result<MemoryRegion> {
+        let access = access | Access::LOCAL_WRITE;
+        let region = self.register_region(Pd::default(), &memory, access)?;
+        Ok(region.remote())
+    }
+
+    /// Lets a region be reached over one QP only.
+    ///
+    /// # Errors
+    /// When there is no such region, or the engine has ended.
+    pub fn bind(&self, rkey: RKey, qpn: Qpn) -> Result<()> {
+        let bound = self.on_workers(move |core| {
+            let bound = core.endpoint.bind_region(rkey, Some(qpn));
+            bound.then_some(()).ok_or(())
+        })?;
+        if bound.is_err() {
+            bail!("no memory region has key {rkey}: it was withdrawn");
+        }
+        Ok(())
+    }
+
+    /// Withdraws a region: when this returns, no later access of peers is served.
+    pub fn deregister(&self, rkey: RKey) {
+        // An engine that has ended has no regions.
+        let _ = self.on_workers(move |core| {
+            core.endpoint.deregister_memory(rkey);
+            Ok::<_, ()>(())
+        });
+    }
+}
