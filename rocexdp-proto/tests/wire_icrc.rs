@@ -241,3 +241,40 @@ fn lengths_that_disagree_are_refused() {
     ipv4_checksum(&mut short, 14);
     assert_eq!(right(&short), Err(DropReason::BthTruncated));
 }
+
+/// The processor decides at run time which code computes the CRC: with carry-less multiply, wide or narrow, or from tables.
+/// All of them must be the same function, whatever the length and wherever the bytes are cut.
+#[test]
+fn the_icrc_is_the_same_without_carry_less_multiply() {
+    let bytes: Vec<u8> = (0..5000u32)
+        .map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8)
+        .collect();
+    let seed = !0xdebb_20e3_u32;
+    let tables = |bytes: &[u8]| {
+        let mut crc = crc32fast::Hasher::internal_new_baseline(seed, 0);
+        crc.update(bytes);
+        crc.finalize().to_le_bytes()
+    };
+    let bitwise = |bytes: &[u8]| {
+        let mut crc = !seed;
+        for byte in bytes {
+            crc ^= u32::from(*byte);
+            for _ in 0..8 {
+                crc = (crc >> 1) ^ (0xedb8_8320 & (crc & 1).wrapping_neg());
+            }
+        }
+        (!crc).to_le_bytes()
+    };
+    for len in (0..600).chain([1023, 1024, 1025, 4095, 4096, 4097, 4999]) {
+        let part = &bytes[..len];
+        let expected = tables(part);
+        assert_eq!(Icrc::seeded(part).finish(), expected, "{len} B");
+        assert_eq!(bitwise(part), expected, "{len} B");
+        for cut in [1, 12, 40, 127, 128, 300] {
+            let (a, b) = part.split_at(len.min(cut));
+            let mut crc = Icrc::seeded(a);
+            crc.update(b);
+            assert_eq!(crc.finish(), expected, "{len} B, cut at {cut}");
+        }
+    }
+}

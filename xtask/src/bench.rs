@@ -12,6 +12,7 @@ pub fn run(args: Vec<String>) -> Result<()> {
     match args.split_first() {
         Some((name, rest)) if name == "xdp" => xdp(rest),
         Some((name, rest)) if name == "pcap" => pcap(rest),
+        Some((name, rest)) if name == "proto" => proto(rest),
         _ => product::bench(args),
     }
 }
@@ -50,6 +51,22 @@ fn pcap(args: &[String]) -> Result<()> {
             "--rocexdp",
         ])
         .arg(binary)
+        .args(args);
+    sh::run(&mut cargo)
+}
+
+/// The transport, without a network (`rocexdp-proto/benches/proto`); needs no root.
+fn proto(args: &[String]) -> Result<()> {
+    let mut cargo = sh::cargo();
+    cargo
+        .args([
+            "bench",
+            "--package",
+            "rocexdp-proto",
+            "--bench",
+            "proto",
+            "--",
+        ])
         .args(args);
     sh::run(&mut cargo)
 }

@@ -60,7 +60,7 @@ enum Task {
         /// Only tests whose name contains this
         name: Option<String>,
     },
-    /// Build, then measure (as root but for `pcap`): `xdp` the XDP program, `pcap` the analysis of captures; otherwise `rocexdp bench ARGS`, RDMA against plain AF_XDP
+    /// Build, then measure (as root but for `pcap` and `proto`): `xdp` the XDP program, `pcap` the analysis of captures, `proto` the transport; otherwise `rocexdp bench ARGS`, RDMA against plain AF_XDP
     Bench {
         /// What to measure, or arguments for `rocexdp bench`
         #[arg(
