@@ -83,7 +83,10 @@ reasons! {
     ReceiverNotReady => "receiver_not_ready",
     /// Request that its opcode, order, length or pad makes invalid: answered by a NAK, and the QP went to ERR.
     InvalidRequest => "invalid_request",
-    /// WRITE outside what the peer may reach: answered by a NAK, and the QP went to ERR.
+    /// READ, atomic, FLUSH or ATOMIC WRITE that came again and can't be answered again: it is no longer kept, or is not what it
+    /// was.
+    DuplicateUnanswered => "duplicate_unanswered",
+    /// Access outside what the peer may reach: answered by a NAK, and the QP went to ERR.
     RemoteAccess => "remote_access",
     /// Local memory failed under the request: answered by a NAK, and the QP went to ERR.
     RemoteOperational => "remote_operational",

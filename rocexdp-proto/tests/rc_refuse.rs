@@ -204,13 +204,15 @@ fn opcodes_out_of_order_are_invalid_requests() {
         &[write(), packet(rc::SEND_LAST).payload(&[7; 4])],
     );
     refused(
-        "READ, which is not served yet",
+        "READ within a message",
         invalid,
-        &[packet(rc::READ_REQUEST).reth(VA, key, 8)],
+        &[full(), packet(rc::READ_REQUEST).reth(VA, key, 8)],
     );
-    let mut atomic = packet(rc::FETCH_ADD);
-    atomic.extensions = vec![0; 28];
-    refused("an atomic, which is not served yet", invalid, &[atomic]);
+    refused(
+        "an atomic within a message",
+        invalid,
+        &[write(), packet(rc::FETCH_ADD).atomic(VA, key, 1, 0)],
+    );
 }
 
 #[test]

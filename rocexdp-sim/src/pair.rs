@@ -120,7 +120,11 @@ impl Default for PairConfig {
             max_rd_atomic: 8,
             max_dest_rd_atomic: 8,
             depth: 64,
-            access: Access::REMOTE_WRITE | Access::REMOTE_READ,
+            access: Access::REMOTE_WRITE
+                | Access::REMOTE_READ
+                | Access::REMOTE_ATOMIC
+                | Access::FLUSH_GLOBAL
+                | Access::FLUSH_PERSISTENT,
             ipv6: false,
             vlan: None,
         }

@@ -5,8 +5,9 @@
 //! [`Endpoint::poll_transmit`] until it gives nothing, [`Endpoint::poll_event`], then [`Endpoint::poll_timeout`] for when to
 //! come again. The contract is quinn-proto's.
 //!
-//! QPs that have something to say wait in queues (CNPs, acknowledgements, requests, in this order of precedence), QPs that
-//! wait for a time in the timer heap: no cost grows with the number of QPs. In steady state nothing is allocated.
+//! QPs that have something to say wait in queues (CNPs; answers without data; requests and READ responses; in this order of
+//! precedence), QPs that wait for a time in the timer heap: no cost grows with the number of QPs. In steady state nothing is
+//! allocated.
 //!
 //! Must not: read a clock, or decide anything that the peer sees (the QP's parts do).
 
@@ -31,7 +32,7 @@ use rocexdp_common::maps::QpEngine;
 use crate::hash::NumberHash;
 use crate::ids::Qpn;
 use crate::mem::RegionTable;
-use crate::qp::{AnswerData, Qp};
+use crate::qp::{AnswerData, Due, Qp};
 use crate::rng::Rng;
 use crate::time::{Rate, Timestamp};
 use crate::timer::{TimerKind, TimerQueue};
@@ -51,14 +52,14 @@ pub struct Endpoint {
     timers: TimerQueue,
     /// QPs that owe a CNP.
     cnps: VecDeque<u32>,
-    /// QPs that owe an acknowledgement.
+    /// QPs that owe an answer of headers only.
     acks: VecDeque<u32>,
-    /// QPs that may send a request.
+    /// QPs that may send data: a request, or a READ response.
     senders: VecDeque<u32>,
     events: VecDeque<Event>,
     counters: EndpointCounters,
     headers: HeaderBuf,
-    /// What the READ response that left last carries.
+    /// What the packet that left last carries, if it is a READ response.
     answer: Option<AnswerData>,
     /// Steps in a row whose receive queue was not emptied, so that timers had to wait.
     pub(crate) deferred: u32,
@@ -186,11 +187,12 @@ impl Endpoint {
             qp.waiting.cnp = true;
             self.cnps.push_back(slot);
         }
-        if qp.owes_answer() && !qp.waiting.ack {
+        let due = qp.answer_due();
+        if due == Due::Control && !qp.waiting.ack {
             qp.waiting.ack = true;
             self.acks.push_back(slot);
         }
-        if !qp.waiting.send && !qp.waiting.pace && qp.may_send() {
+        if !qp.waiting.send && !qp.waiting.pace && (due == Due::Data || qp.may_send()) {
             qp.waiting.send = true;
             self.senders.push_back(slot);
         }

@@ -1,14 +1,16 @@
 //! Output: which packet leaves next.
 //!
-//! CNPs before acknowledgements before requests; QPs in turn, one packet each. Requests sent again are requests. Must not:
-//! touch payload (the driver copies it from the application's memory into the frame).
+//! CNPs before answers without data before data; QPs in turn, one packet each. Data are requests, those sent again too, and
+//! READ responses: paced together, in turn where a QP has both. Must not: touch payload (the driver copies it from the
+//! application's memory into the frame).
 
 use rocexdp_common::headers::{Aeth, AtomicEth, Bth, Feth, ICRC_LEN, Reth, Syndrome};
 use rocexdp_common::opcode::{Opcode, extensions_len, rc};
 
 use super::{Endpoint, qp_at};
 use crate::ids::{Psn, Qpn};
-use crate::qp::{Answer, Qp, Request};
+use crate::mem::RegionTable;
+use crate::qp::{Answer, Due, Qp, Request};
 use crate::time::Timestamp;
 use crate::timer::TimerKind;
 use crate::wire::{HeaderBuf, Source, Transmit, TransmitKind};
@@ -16,46 +18,59 @@ use crate::wire::{HeaderBuf, Source, Transmit, TransmitKind};
 impl Endpoint {
     /// The next packet, which counts as sent at `now`: ask only with room for it. `None`: nothing to send, or not yet.
     pub fn poll_transmit(&mut self, now: Timestamp) -> Option<Transmit<'_>> {
+        self.answer = None;
         if let Some(qpn) = self.next_cnp() {
             return Some(self.headers_only(qpn, TransmitKind::Cnp));
         }
-        if let Some(qpn) = self.next_answer() {
-            let Some(data) = &self.answer else {
-                return Some(self.headers_only(qpn, TransmitKind::Acknowledge));
-            };
-            return Some(Transmit {
-                headers: &self.headers,
-                payload: Source::Memory(data.mem.as_ref(), data.offset),
-                payload_len: data.len as usize,
-                qpn,
-                kind: TransmitKind::Response,
-            });
+        if let Some((qpn, kind)) = self.next_answer() {
+            return Some(self.headers_only(qpn, kind));
         }
-        let (slot, request) = self.next_request(now)?;
-        let qp = self.qps.get(slot as usize)?.as_deref()?;
-        let local = &qp.send.wqes.get(request.wqe)?.wr.local;
-        Some(Transmit {
-            headers: &self.headers,
-            payload: Source::List(local, request.offset),
-            payload_len: request.len as usize,
-            qpn: qp.qpn,
-            kind: if request.again {
-                TransmitKind::Retransmission
-            } else {
-                TransmitKind::Request
-            },
-        })
+        match self.next_data(now)? {
+            Data::Response(qpn) => {
+                let Some(data) = &self.answer else {
+                    return Some(self.headers_only(qpn, TransmitKind::Acknowledge));
+                };
+                Some(Transmit {
+                    headers: &self.headers,
+                    payload: Source::Memory(data.mem.as_ref(), data.offset),
+                    payload_len: data.len as usize,
+                    qpn,
+                    kind: TransmitKind::Response,
+                })
+            }
+            Data::Request(slot, request) => {
+                let qp = self.qps.get(slot as usize)?.as_deref()?;
+                let local = &qp.send.wqes.get(request.wqe)?.wr.local;
+                Some(Transmit {
+                    headers: &self.headers,
+                    payload: Source::List(local, request.offset),
+                    payload_len: request.len as usize,
+                    qpn: qp.qpn,
+                    kind: if request.again {
+                        TransmitKind::Retransmission
+                    } else {
+                        TransmitKind::Request
+                    },
+                })
+            }
+        }
     }
 
-    /// The payload of the packet that [`Endpoint::poll_transmit`] gave last could not be read: its request fails with
-    /// [`crate::verbs::Status::LocProtErr`], and the QP goes to ERR.
+    /// The payload of the packet that [`Endpoint::poll_transmit`] gave last could not be read. A request fails with
+    /// [`crate::verbs::Status::LocProtErr`]; in place of a READ response, the peer gets a NAK (remote operational error). The QP
+    /// goes to ERR.
     pub fn transmit_failed(&mut self, now: Timestamp, qpn: Qpn) {
         let _ = now;
         let Some(&slot) = self.slots.get(&qpn.get()) else {
             return;
         };
+        let response = self.answer.take().is_some();
         if let Some(qp) = qp_at(&mut self.qps, slot) {
-            qp.payload_failed();
+            if response {
+                qp.response_failed();
+            } else {
+                qp.payload_failed();
+            }
         }
         self.settle(slot);
     }
@@ -88,38 +103,43 @@ impl Endpoint {
         None
     }
 
-    fn next_answer(&mut self) -> Option<Qpn> {
+    /// An answer of headers only.
+    fn next_answer(&mut self) -> Option<(Qpn, TransmitKind)> {
         while let Some(slot) = self.acks.pop_front() {
             let Some(qp) = qp_at(&mut self.qps, slot) else {
                 continue;
             };
-            if !core::mem::replace(&mut qp.waiting.ack, false) {
+            if !core::mem::replace(&mut qp.waiting.ack, false) || qp.answer_due() != Due::Control {
                 continue;
             }
-            let Some(answer) = qp.answer() else {
-                continue;
-            };
-            match answer.aeth.map(|a| a.syndrome) {
-                _ if answer.opcode != rc::ACKNOWLEDGE => {}
-                Some(Syndrome::Ack(_)) | None => qp.stats.tx_acks += 1,
-                Some(Syndrome::RnrNak(_)) => qp.stats.tx_rnr_naks += 1,
-                Some(_) => qp.stats.tx_naks += 1,
+            let answer = answer(qp, &self.regions, &mut self.headers);
+            let qpn = qp.qpn;
+            // More may be owed, and a QP that fails with its answer reports that.
+            self.settle(slot);
+            if let Some(answer) = answer {
+                let kind = match answer.opcode {
+                    rc::ACKNOWLEDGE => TransmitKind::Acknowledge,
+                    _ => TransmitKind::Response,
+                };
+                return Some((qpn, kind));
             }
-            if build_answer(qp, &mut self.headers, &answer).is_none() {
-                continue;
-            }
-            self.answer = answer.data;
-            return Some(qp.qpn);
         }
         None
     }
 
-    fn next_request(&mut self, now: Timestamp) -> Option<(u32, Request)> {
-        while let Some(slot) = self.senders.pop_front() {
+    /// A packet with data, if the QP whose turn it is may send one now.
+    fn next_data(&mut self, now: Timestamp) -> Option<Data> {
+        // Each QP once: one that has nothing to say after all may still wait for its turn.
+        for _ in 0..self.senders.len() {
+            let slot = self.senders.pop_front()?;
             let Some(qp) = qp_at(&mut self.qps, slot) else {
                 continue;
             };
-            if !core::mem::replace(&mut qp.waiting.send, false) || !qp.may_send() {
+            if !core::mem::replace(&mut qp.waiting.send, false) {
+                continue;
+            }
+            let (requests, responds) = (qp.may_send(), qp.answer_due() == Due::Data);
+            if !requests && !responds {
                 continue;
             }
             if !qp.congestion.pacer.ready(now) {
@@ -129,27 +149,76 @@ impl Endpoint {
                     .set(&mut qp.timers, slot, TimerKind::Pace, Some(at));
                 continue;
             }
-            let Some(request) = qp.next_request(now, &mut self.regions) else {
-                // A local operation may have completed, or failed.
-                self.settle(slot);
-                continue;
+            qp.requested_last = requests && !(responds && qp.requested_last);
+            let sent = if qp.requested_last {
+                self.send_request(now, slot)
+            } else {
+                self.send_response(now, slot)
             };
-            let Some(len) = build(qp, &mut self.headers, &request) else {
-                continue;
-            };
-            qp.congestion.sent(now, len);
-            let stats = &mut qp.stats;
-            stats.tx_packets += 1;
-            stats.tx_bytes += u64::from(request.len);
-            if request.again {
-                stats.retransmitted_packets += 1;
-                stats.retransmitted_bytes += u64::from(request.len);
-            }
             self.settle(slot);
-            return Some((slot, request));
+            if sent.is_some() {
+                return sent;
+            }
         }
         None
     }
+
+    fn send_response(&mut self, now: Timestamp, slot: u32) -> Option<Data> {
+        let qp = qp_at(&mut self.qps, slot)?;
+        let answer = answer(qp, &self.regions, &mut self.headers)?;
+        if let Some(data) = &answer.data {
+            let len =
+                self.headers.bytes().len() as u32 + data.len.next_multiple_of(4) + ICRC_LEN as u32;
+            qp.congestion.sent(now, len);
+        }
+        self.answer = answer.data;
+        Some(Data::Response(qp.qpn))
+    }
+
+    fn send_request(&mut self, now: Timestamp, slot: u32) -> Option<Data> {
+        let qp = qp_at(&mut self.qps, slot)?;
+        let request = qp.next_request(now, &mut self.regions)?;
+        let len = build(qp, &mut self.headers, &request)?;
+        qp.congestion.sent(now, len);
+        let stats = &mut qp.stats;
+        stats.tx_packets += 1;
+        stats.tx_bytes += u64::from(request.len);
+        if request.again {
+            stats.retransmitted_packets += 1;
+            stats.retransmitted_bytes += u64::from(request.len);
+        }
+        Some(Data::Request(slot, request))
+    }
+}
+
+/// A packet with data that leaves.
+enum Data {
+    /// A READ response of this QP, or the NAK that takes its place.
+    Response(Qpn),
+    /// A request of the QP in this slot.
+    Request(u32, Request),
+}
+
+/// Takes the QP's answer, counts it and builds its headers.
+fn answer(qp: &mut Qp, regions: &RegionTable, out: &mut HeaderBuf) -> Option<Answer> {
+    let answer = qp.answer(regions)?;
+    build_answer(qp, out, &answer)?;
+    let stats = &mut qp.stats;
+    match answer.aeth.map(|a| a.syndrome) {
+        _ if answer.opcode != rc::ACKNOWLEDGE => {
+            let len = u64::from(answer.data.as_ref().map_or(0, |d| d.len));
+            stats.tx_packets += 1;
+            stats.tx_bytes += len;
+            if answer.again {
+                stats.retransmitted_packets += 1;
+                stats.retransmitted_bytes += len;
+            }
+        }
+        Some(Syndrome::Ack(_)) | None => stats.tx_acks += 1,
+        Some(Syndrome::RnrNak(_)) => stats.tx_rnr_naks += 1,
+        Some(_) => stats.tx_naks += 1,
+    }
+    Some(answer)
 }
 
 /// Starts a packet of the QP with `behind` bytes between BTH and ICRC.

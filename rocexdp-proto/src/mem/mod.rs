@@ -18,7 +18,7 @@ pub use access::Access;
 pub use region::{MemoryRegion, Region, RegionError};
 pub use sg::{Segment, SgList};
 #[allow(unused_imports)] // For requester and responder.
-pub(crate) use table::{KeyError, Place, RegionTable, WindowBind};
+pub(crate) use table::{KeyError, Place, Reach, RegionTable, WindowBind};
 pub use window::{Window, WindowKind};
 
 use crate::ids::Pd;

@@ -4,7 +4,7 @@
 
 use rocexdp_common::maps::QpEngine;
 
-use crate::ids::{Qpn, WrId};
+use crate::ids::{Qpn, RKey, WrId};
 use crate::verbs::{CompletionQueue, Cqe, CqeOpcode, Status};
 
 /// A completion queue as one QP's side sees it.
@@ -40,6 +40,30 @@ impl Completions<'_> {
             byte_len,
             imm,
             invalidated: None,
+            src_qpn: None,
+            solicited,
+        });
+    }
+    /// A receive request is done.
+    #[allow(clippy::too_many_arguments)] // A completion has so many fields.
+    pub(crate) fn received(
+        &mut self,
+        wr_id: WrId,
+        opcode: CqeOpcode,
+        status: Status,
+        byte_len: u32,
+        imm: Option<u32>,
+        invalidated: Option<RKey>,
+        solicited: bool,
+    ) {
+        self.lost |= !self.cq.push(Cqe {
+            wr_id,
+            qpn: self.qpn,
+            opcode,
+            status,
+            byte_len,
+            imm,
+            invalidated,
             src_qpn: None,
             solicited,
         });

@@ -1,7 +1,8 @@
 //! DCQCN at one QP: notification point, reaction point, pacer, and what the QP has been sending at.
 //!
 //! Where no line rate is known, the reaction point cuts from the rate that the QP was sending at when the first CNP came;
-//! [`Meter`] knows it. Only requests are paced, those sent again too; acknowledgements and CNPs are not.
+//! [`Meter`] knows it. Data are paced: requests, those sent again too, and READ responses; answers without data and CNPs
+//! are not.
 //!
 //! Bytes are those of frames, without FCS, preamble and gap, here and in every rate that is shown.
 //!
@@ -47,7 +48,7 @@ impl Congestion {
         self.note(stats);
     }
 
-    /// A request's frame leaves.
+    /// A frame of data leaves.
     pub(crate) fn sent(&mut self, now: Timestamp, bytes: u32) {
         self.meter.sent(now, bytes);
         self.rp.on_bytes_sent(now, u64::from(bytes));

@@ -30,8 +30,8 @@ use completer::Outcome;
 use completions::Completions;
 use local::Local;
 use requester::Step;
-pub(crate) use responder::{Answer, AnswerData};
-use responder::{Context, Owed, RecvState, Served};
+pub(crate) use responder::{Answer, AnswerData, Due};
+use responder::{Context, RecvState, Served};
 
 use crate::drop::DropReason;
 use crate::ids::{PathMtu, Pd, Psn, Qpn};
@@ -82,6 +82,8 @@ pub(crate) struct Qp {
     state: QpState,
     pub(crate) sq: Arc<SendQueue>,
     pub(crate) rq: Arc<RecvQueue>,
+    /// The receive queue is shared with other QPs.
+    shared_rq: bool,
     send_cq: Arc<CompletionQueue>,
     recv_cq: Arc<CompletionQueue>,
     pub(crate) route: Option<Route>,
@@ -91,6 +93,8 @@ pub(crate) struct Qp {
     /// A CNP is to be sent.
     pub(crate) cnp_owed: bool,
     pub(crate) waiting: Waiting,
+    /// A request had the last turn to send data.
+    pub(crate) requested_last: bool,
     pub(crate) timers: Timers,
     pub(crate) stats: QpEngine,
     /// The peer's first packet has not come yet.
@@ -119,6 +123,7 @@ impl Qp {
             pd: new.pd,
             state: QpState::Reset,
             sq: Arc::new(SendQueue::new(new.max_send)),
+            shared_rq: new.srq.is_some(),
             rq: new
                 .srq
                 .unwrap_or_else(|| Arc::new(RecvQueue::new(new.max_recv))),
@@ -130,6 +135,7 @@ impl Qp {
             congestion: new.congestion,
             cnp_owed: false,
             waiting: Waiting::default(),
+            requested_last: false,
             timers: Timers::default(),
             stats: QpEngine::default(),
             silent: true,
@@ -144,7 +150,10 @@ impl Qp {
     fn set_state(&mut self, state: QpState) {
         self.state = state;
         self.sq.set_state(state);
-        self.rq.set_state(state);
+        // A shared queue has no state of any QP.
+        if !self.shared_rq {
+            self.rq.set_state(state);
+        }
     }
 
     /// Whether a request may leave, as far as window and queue go.
@@ -199,14 +208,18 @@ impl Qp {
         }
     }
 
-    /// Whether an acknowledgement is owed.
-    pub(crate) fn owes_answer(&self) -> bool {
-        self.recv.owed != Owed::Nothing
+    /// What the responder has to say.
+    pub(crate) fn answer_due(&self) -> Due {
+        responder::due(&self.recv)
     }
 
-    /// The answer that is owed, which counts as sent.
-    pub(crate) fn answer(&mut self) -> Option<Answer> {
-        responder::answer(&mut self.recv)
+    /// The answer that is due, which counts as sent.
+    pub(crate) fn answer(&mut self, regions: &RegionTable) -> Option<Answer> {
+        let answer = responder::answer(&mut self.recv, regions, self.pd, self.qpn)?;
+        if let Some(reason) = answer.fatal {
+            self.fail(ErrorCause::Peer(reason));
+        }
+        Some(answer)
     }
 
     /// PSN expected next, and messages completed.
@@ -240,6 +253,7 @@ impl Qp {
             pd: self.pd,
             regions,
             rq: &self.rq,
+            shared: self.shared_rq,
             cq: &self.recv_cq,
             stats: &mut self.stats,
             lost: false,
@@ -303,6 +317,14 @@ impl Qp {
         }
     }
 
+    /// The payload of the READ response that was just sent could not be read.
+    pub(crate) fn response_failed(&mut self) {
+        if self.state.receives() || self.state == QpState::Err {
+            let reason = responder::response_failed(&mut self.recv);
+            self.fail(ErrorCause::Peer(reason));
+        }
+    }
+
     /// The request that holds packet `at` has failed, and with it the QP.
     fn fail_request(&mut self, at: u64, status: Status) {
         let mut cq = Completions {
@@ -322,11 +344,11 @@ impl Qp {
         }
     }
 
-    /// To ERR: every posted request is flushed. A NAK that ends the connection still leaves.
+    /// To ERR: every posted request is flushed. A NAK that ends the connection still leaves, and the answers before it.
     pub(crate) fn enter_error(&mut self) {
         self.set_state(QpState::Err);
-        if !matches!(self.recv.owed, Owed::Fatal(_)) {
-            self.recv.owed = Owed::Nothing;
+        if !self.recv.owes_end() {
+            responder::forget_answers(&mut self.recv);
         }
         self.cnp_owed = false;
         self.flush();
@@ -348,6 +370,7 @@ impl Qp {
             pd: self.pd,
             regions: &mut regions,
             rq: &self.rq,
+            shared: self.shared_rq,
             cq: &self.recv_cq,
             stats: &mut self.stats,
             lost: false,
@@ -366,7 +389,7 @@ impl Qp {
             self.sq.completed(1);
         }
         self.send.reset();
-        responder::reset(&mut self.recv, &self.rq);
+        responder::reset(&mut self.recv, &self.rq, self.shared_rq);
         self.congestion = congestion;
         // The pacer is new; a timer that still comes finds nothing to do.
         self.waiting.pace = false;
@@ -382,9 +405,7 @@ impl Qp {
     }
 
     pub(crate) fn enter_rtr(&mut self, attr: &RtrAttr, route: Route) {
-        self.recv.expected = attr.rq_psn;
-        self.recv.path_mtu = attr.path_mtu;
-        self.recv.min_rnr_timer = attr.min_rnr_timer;
+        self.recv.start(attr);
         self.route = Some(route);
         self.silent = true;
         self.set_state(QpState::Rtr);

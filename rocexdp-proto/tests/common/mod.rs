@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use rocexdp_common::headers::{Aeth, Bth, ICRC_LEN, Reth, Syndrome};
+use rocexdp_common::headers::{Aeth, AtomicEth, Bth, Feth, ICRC_LEN, Reth, Syndrome};
 use rocexdp_common::maps::QpEngine;
 use rocexdp_common::opcode::Opcode;
 use rocexdp_proto::ids::{Psn, WrId};
@@ -125,6 +125,34 @@ impl Craft {
         self
     }
 
+    /// With an AtomicETH.
+    pub fn atomic(mut self, va: u64, rkey: u32, swap_or_add: u64, compare: u64) -> Self {
+        let mut b = [0; AtomicEth::LEN];
+        let header = AtomicEth {
+            va,
+            rkey,
+            swap_or_add,
+            compare,
+        };
+        header.emit(&mut b);
+        self.extensions.extend_from_slice(&b);
+        self
+    }
+
+    /// With a FETH; put it before the RETH.
+    pub fn feth(mut self, feth: Feth) -> Self {
+        let mut b = [0; Feth::LEN];
+        feth.emit(&mut b);
+        self.extensions.extend_from_slice(&b);
+        self
+    }
+
+    /// With an IETH.
+    pub fn invalidate(mut self, rkey: u32) -> Self {
+        self.extensions.extend_from_slice(&rkey.to_be_bytes());
+        self
+    }
+
     /// With an AETH.
     pub fn aeth(mut self, syndrome: Syndrome) -> Self {
         let mut b = [0; 4];
@@ -168,6 +196,39 @@ pub fn answers(sent: &[Sent], end: usize) -> Vec<(Psn, Syndrome)> {
             let pieces: [&[u8]; 1] = [&s.frame];
             let p = Packet::parse(&Head::of(&pieces), &pieces).unwrap();
             p.aeth.map(|a| (p.bth.psn, a.syndrome))
+        })
+        .collect()
+}
+
+/// A packet that the responder sent.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Reply {
+    pub opcode: Opcode,
+    pub psn: Psn,
+    /// Syndrome and MSN.
+    pub aeth: Option<(Syndrome, u32)>,
+    pub original: Option<u64>,
+    pub payload: Vec<u8>,
+}
+
+/// What the responder of an end sent, whole.
+pub fn replies(sent: &[Sent], end: usize) -> Vec<Reply> {
+    sent.iter()
+        .filter(|s| s.end == end && s.bth.opcode.is_response())
+        .map(|s| {
+            let pieces: [&[u8]; 1] = [&s.frame];
+            let head = Head::of(&pieces);
+            let p = Packet::parse(&head, &pieces).unwrap();
+            assert!(p.icrc_is_right(&head));
+            let behind = p.payload.len() as usize + usize::from(p.bth.pad) + ICRC_LEN;
+            let start = s.frame.len() - behind;
+            Reply {
+                opcode: p.bth.opcode,
+                psn: p.bth.psn,
+                aeth: p.aeth.map(|a| (a.syndrome, a.msn)),
+                original: p.original,
+                payload: s.frame[start..start + p.payload.len() as usize].to_vec(),
+            }
         })
         .collect()
 }

@@ -1,0 +1,220 @@
+//! Responder resources: READs, atomics, FLUSHes and ATOMIC WRITEs as they were carried out, kept for their answers and for
+//! duplicates.
+//!
+//! A ring of at most as many as the peer may have unanswered (`max_dest_rd_atomic`), in PSN order. An entry knows what is left
+//! of its answer; so the ring is the queue of answers, too, and a duplicate, which asks for an answer again, takes its old
+//! place in it. A READ of 2^31 bytes is one entry: bytes are read from the memory when a packet leaves, so a READ that is
+//! answered again may give newer bytes.
+//!
+//! Follows drivers/infiniband/sw/rxe/rxe_resp.c (`rxe_prepare_res`, `find_resource`, `duplicate_request`), which takes a ring
+//! too but answers one request at a time. Must not: read memory or build packets.
+
+use std::collections::VecDeque;
+
+use rocexdp_common::headers::Reth;
+use rocexdp_common::opcode::Operation;
+
+use crate::ids::{PathMtu, RKey};
+use crate::qp::MAX_RD_ATOMIC;
+
+/// What a request's answer needs.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Kept {
+    /// READ: which bytes.
+    Read { va: u64, rkey: RKey, length: u32 },
+    /// COMPARE_SWAP, FETCH_ADD: what stood in the memory.
+    Original(u64),
+    /// FLUSH, ATOMIC WRITE: nothing.
+    Nothing,
+}
+
+/// A request that was carried out.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Entry {
+    /// Number of its first packet.
+    pub(super) first: u64,
+    operation: Operation,
+    pub(super) kept: Kept,
+    /// MSN when it had been carried out.
+    pub(super) msn: u32,
+    /// Packet of the whole answer with which the answer as it was asked for last begins.
+    pub(super) begin: u32,
+    /// The packet of it that leaves next; behind it: nothing is left.
+    pub(super) next: u32,
+    /// READ: where the answer as it was asked for last ends, in bytes of the whole.
+    pub(super) end: u32,
+    /// Packets before this one have left once.
+    pub(super) high: u32,
+}
+
+impl Entry {
+    pub(super) fn new(first: u64, operation: Operation, kept: Kept, msn: u32) -> Self {
+        let end = match kept {
+            Kept::Read { length, .. } => length,
+            _ => 0,
+        };
+        Self {
+            first,
+            operation,
+            kept,
+            msn,
+            begin: 0,
+            next: 0,
+            end,
+            high: 0,
+        }
+    }
+
+    /// Packets of the whole answer.
+    fn packets(&self, mtu: PathMtu) -> u32 {
+        match self.kept {
+            Kept::Read { length, .. } => mtu.packets(length),
+            _ => 1,
+        }
+    }
+
+    /// The packet behind the last one that was asked for.
+    pub(super) fn behind(&self, mtu: PathMtu) -> u32 {
+        mtu.packets(self.end)
+    }
+
+    fn is_pending(&self, mtu: PathMtu) -> bool {
+        self.next < self.behind(mtu)
+    }
+}
+
+/// What a duplicate asks for.
+#[derive(Clone, Copy)]
+pub(super) enum Again {
+    /// READ: bytes, all of the original's or its rest.
+    Read(Reth),
+    /// Another operation.
+    Other(Operation),
+}
+
+/// The ring.
+#[derive(Debug, Default)]
+pub(super) struct Resources {
+    ring: VecDeque<Entry>,
+    depth: usize,
+    /// No entry before this one has an answer left.
+    from: usize,
+}
+
+impl Resources {
+    pub(super) fn new(depth: u8) -> Self {
+        let depth = usize::from(depth.min(MAX_RD_ATOMIC));
+        Self {
+            ring: VecDeque::with_capacity(depth),
+            depth,
+            from: 0,
+        }
+    }
+
+    /// Whether another request may be kept: the oldest one was answered, at least once.
+    pub(super) fn has_room(&self, mtu: PathMtu) -> bool {
+        self.ring.len() < self.depth || self.ring.front().is_some_and(|e| e.high >= e.packets(mtu))
+    }
+
+    /// Keeps a request, behind all others, in the place of the oldest one if need be. What of that one's answer is left is not
+    /// sent: the peer has gone on.
+    pub(super) fn push(&mut self, entry: Entry, mtu: PathMtu) {
+        if self.ring.len() >= self.depth {
+            self.ring.pop_front();
+            self.from = self.from.saturating_sub(1);
+        }
+        self.ring.push_back(entry);
+        self.skip(mtu);
+    }
+
+    /// The answer that leaves next, if any is left.
+    pub(super) fn pending(&self) -> Option<&Entry> {
+        self.ring.get(self.from)
+    }
+
+    /// The packet that leaves next has left. True if it was the last one of its answer.
+    pub(super) fn sent(&mut self, mtu: PathMtu) -> bool {
+        let Some(entry) = self.ring.get_mut(self.from) else {
+            return true;
+        };
+        entry.next += 1;
+        entry.high = entry.high.max(entry.next);
+        let done = !entry.is_pending(mtu);
+        if done {
+            self.skip(mtu);
+        }
+        done
+    }
+
+    /// The rest of the answer that leaves next is not sent.
+    pub(super) fn cancel(&mut self, mtu: PathMtu) {
+        if let Some(entry) = self.ring.get_mut(self.from) {
+            (entry.next, entry.high) = (entry.behind(mtu), entry.packets(mtu));
+            self.skip(mtu);
+        }
+    }
+
+    /// Nothing more is answered.
+    pub(super) fn clear(&mut self) {
+        self.ring.clear();
+        self.from = 0;
+    }
+
+    fn skip(&mut self, mtu: PathMtu) {
+        while self.ring.get(self.from).is_some_and(|e| !e.is_pending(mtu)) {
+            self.from += 1;
+        }
+    }
+
+    /// The number of the first kept request behind packet `number`.
+    pub(super) fn behind(&self, number: u64) -> Option<u64> {
+        let i = self.ring.partition_point(|e| e.first <= number);
+        self.ring.get(i).map(|e| e.first)
+    }
+
+    /// Packet `number` has come again: its request is answered again, as far as it is asked for. False if it is not kept, or
+    /// is not what was asked for first, or a part of that.
+    pub(super) fn again(&mut self, number: u64, asked: Again, mtu: PathMtu) -> bool {
+        let place = self
+            .ring
+            .partition_point(|e| e.first <= number)
+            .checked_sub(1);
+        let Some((i, entry)) = place.and_then(|i| Some((i, self.ring.get_mut(i)?))) else {
+            return false;
+        };
+        let at = number - entry.first;
+        if at >= u64::from(entry.packets(mtu)) {
+            return false;
+        }
+        let at = at as u32;
+        let end = match (asked, entry.kept) {
+            (Again::Read(r), Kept::Read { va, rkey, length }) => {
+                let offset = at * mtu.bytes();
+                let end = r.length.checked_add(offset).filter(|end| *end <= length);
+                let same = r.rkey == rkey.0 && r.va == va.wrapping_add(u64::from(offset));
+                // Of no bytes neither address nor key means anything.
+                match end {
+                    Some(end) if length == 0 || (same && r.length > 0) => end,
+                    _ => return false,
+                }
+            }
+            (Again::Other(operation), Kept::Original(_) | Kept::Nothing)
+                if operation == entry.operation =>
+            {
+                0
+            }
+            _ => return false,
+        };
+        // What is on its way already comes without asking again.
+        if entry.is_pending(mtu) && end == entry.end && entry.next <= at {
+            return true;
+        }
+        if end != entry.end {
+            // The peer asks in other pieces now; it will ask for each of them.
+            entry.high = entry.packets(mtu);
+        }
+        (entry.begin, entry.next, entry.end) = (at, at, end);
+        self.from = self.from.min(i);
+        true
+    }
+}
