@@ -15,6 +15,8 @@ mod requester;
 mod responder;
 mod rto;
 mod send;
+#[cfg(test)]
+mod sr;
 
 use std::sync::Arc;
 

@@ -1,0 +1,632 @@
+//! Selective repeat at the sender: which transmission of which packet is on the way, which has arrived, which is lost.
+//!
+//! Each transmission has a serial number of its path, so one that was sent again differs from the first. A transmission is
+//! lost as soon as one that left later on the same path has arrived and it has not (RACK's rule, RFC 8985, by count instead of
+//! by time): so a lost retransmission is found like any other loss, by what was sent after it, and no reordering between paths
+//! looks like one. Within a path as many may overtake as the path has shown ([`TxPath::tolerance`]).
+//!
+//! What nothing was sent after (the tail) is found by a probe: after about two round trips of silence on a path, its oldest
+//! packet goes again; after twice that, everything on it.
+//!
+//! Must not: know requests, or what packets hold.
+
+use core::time::Duration;
+use std::collections::VecDeque;
+
+use rocexdp_common::headers::{SACK_BITS, Sack};
+
+use crate::time::Timestamp;
+
+/// Packets between the oldest not acknowledged and the newest one sent, at most: what the receiver tracks.
+pub(crate) const SPAN: u32 = 8192;
+/// Paths of a QP, at most.
+pub(crate) const MAX_PATHS: u8 = 16;
+
+/// How many later ones may overtake a packet on its path before it counts as lost, at first and at most. It grows when a
+/// packet that was taken for lost turns up.
+const TOLERANCE: u32 = 2;
+const TOLERANCE_MAX: u32 = 128;
+/// Transmissions taken for lost that may still turn up, for each path.
+const GONE: usize = 32;
+/// A path is probed after this silence at the earliest: batches at the receiver are no loss.
+const PROBE_MIN: Duration = Duration::from_micros(20);
+/// Doublings of the time between probes, at most.
+const BACKOFF_MAX: u32 = 12;
+
+/// State of a packet, by its number.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+enum State {
+    /// Not sent, or acknowledged.
+    #[default]
+    Idle,
+    /// On the way.
+    InFlight,
+    /// At the peer, which waits for one before it.
+    Arrived,
+    /// To be sent again.
+    Lost,
+}
+
+/// A packet: its state, and which transmission of it was the last.
+#[derive(Clone, Copy, Debug, Default)]
+struct Slot {
+    serial: u32,
+    path: u8,
+    state: State,
+}
+
+/// A transmission.
+#[derive(Clone, Copy, Debug)]
+struct Sent {
+    /// `None`: nothing more is asked of it.
+    packet: Option<u64>,
+    at: Timestamp,
+}
+
+/// A path's transmissions.
+#[derive(Debug, Default)]
+struct TxPath {
+    /// Serial of the next one.
+    next: u32,
+    /// The latest ones, up to `next`; the oldest is not settled.
+    sent: VecDeque<Sent>,
+    /// How many of them are not settled.
+    open: u32,
+    tolerance: u32,
+    /// Taken for lost lately: serial and packet.
+    gone: VecDeque<(u32, u64)>,
+    /// The last news of the path, or its first packet after it was idle.
+    since: Timestamp,
+    /// Probes since the last news.
+    probes: u32,
+}
+
+impl TxPath {
+    fn settle(&mut self, i: usize) {
+        if let Some(sent) = self.sent.get_mut(i)
+            && sent.packet.take().is_some()
+        {
+            self.open -= 1;
+        }
+    }
+
+    fn trim(&mut self) {
+        while self.sent.front().is_some_and(|s| s.packet.is_none()) {
+            self.sent.pop_front();
+        }
+    }
+}
+
+/// What an acknowledgement brought.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct News {
+    /// A packet beyond the cumulative PSN has arrived.
+    pub(crate) arrived: bool,
+    /// Packets found lost.
+    pub(crate) lost: u32,
+    /// Packets that had been taken for lost have arrived.
+    pub(crate) spurious: u32,
+}
+
+/// The sender's half of selective repeat.
+#[derive(Debug)]
+pub(crate) struct Sender {
+    paths: Box<[TxPath]>,
+    /// By packet number modulo [`SPAN`].
+    slots: Box<[Slot]>,
+    /// Packets found lost, in this order; some may have arrived since.
+    lost: VecDeque<u64>,
+    in_flight: u32,
+    /// Path that is looked at first for the next packet.
+    turn: usize,
+    /// Smoothed round trip and its deviation (RFC 6298).
+    rtt: Option<(Duration, Duration)>,
+}
+
+impl Sender {
+    /// Nothing sent, over 1..=[`MAX_PATHS`] paths.
+    pub(crate) fn new(paths: u8) -> Self {
+        let path = || TxPath {
+            tolerance: TOLERANCE,
+            ..TxPath::default()
+        };
+        Self {
+            paths: (0..paths.clamp(1, MAX_PATHS)).map(|_| path()).collect(),
+            slots: vec![Slot::default(); SPAN as usize].into(),
+            lost: VecDeque::new(),
+            in_flight: 0,
+            turn: 0,
+            rtt: None,
+        }
+    }
+
+    /// Starts serials elsewhere. For tests of the wrap.
+    #[cfg(test)]
+    fn start_at(&mut self, serial: u32) {
+        for path in &mut self.paths {
+            path.next = serial;
+        }
+    }
+
+    /// Packets on the way: not known to have arrived, nor to be lost.
+    pub(crate) fn in_flight(&self) -> u32 {
+        self.in_flight
+    }
+
+    /// The packet that is to be sent again next.
+    pub(crate) fn next_lost(&mut self, una: u64) -> Option<u64> {
+        while let Some(&packet) = self.lost.front() {
+            if packet >= una && self.slot(packet).state == State::Lost {
+                return Some(packet);
+            }
+            self.lost.pop_front();
+        }
+        None
+    }
+
+    /// A packet leaves, on this path and with this serial. It must lie within [`SPAN`] of the oldest one.
+    pub(crate) fn sent(&mut self, packet: u64, now: Timestamp) -> (u8, u32) {
+        let index = self.choose();
+        let Some(path) = self.paths.get_mut(index) else {
+            return (0, 0);
+        };
+        let serial = path.next;
+        path.next = serial.wrapping_add(1);
+        path.sent.push_back(Sent {
+            packet: Some(packet),
+            at: now,
+        });
+        if path.open == 0 {
+            path.since = now;
+        }
+        path.open += 1;
+        let slot = self.slot_mut(packet);
+        let before = core::mem::replace(&mut slot.state, State::InFlight);
+        (slot.serial, slot.path) = (serial, index as u8);
+        if before != State::InFlight {
+            self.in_flight += 1;
+        }
+        if before == State::Lost && self.lost.front() == Some(&packet) {
+            self.lost.pop_front();
+        }
+        (index as u8, serial)
+    }
+
+    /// The path with the least on the way, silent ones last; in turn where that is the same.
+    fn choose(&mut self) -> usize {
+        let n = self.paths.len();
+        let mut best = None;
+        for i in (self.turn..n).chain(0..self.turn) {
+            let Some(path) = self.paths.get(i) else {
+                continue;
+            };
+            let load = (path.probes, path.open);
+            if best.is_none_or(|(_, least)| load < least) {
+                best = Some((i, load));
+            }
+        }
+        let chosen = best.map_or(0, |(i, _)| i);
+        self.turn = if chosen + 1 < n { chosen + 1 } else { 0 };
+        chosen
+    }
+
+    /// Packets `from..to` are acknowledged for good.
+    pub(crate) fn acknowledged(&mut self, from: u64, to: u64) {
+        // A READ of many packets has numbers beyond the span; its slots are passed once.
+        for packet in from..to.min(from + u64::from(SPAN)) {
+            let slot = self.slot_mut(packet);
+            if core::mem::take(&mut slot.state) == State::InFlight {
+                self.in_flight -= 1;
+            }
+        }
+    }
+
+    /// A selective acknowledgement, behind [`Sender::acknowledged`] of its cumulative part. `None`: it tells of what was never
+    /// sent, and nothing has changed.
+    pub(crate) fn sack(&mut self, sack: &Sack, una: u64, now: Timestamp) -> Option<News> {
+        let path = self.paths.get_mut(usize::from(sack.path))?;
+        // Serials from the highest one on, itself included.
+        let behind = path.next.wrapping_sub(sack.highest);
+        if behind == 0 || behind > 1 << 31 {
+            return None;
+        }
+        let mut news = News::default();
+        let count = path.sent.len() as u32;
+        let first = path.next.wrapping_sub(count);
+        let reached = (count + 1).saturating_sub(behind);
+
+        // What was taken for lost and has turned up was overtaken by so many.
+        let mut turned_up = 0;
+        for i in (0..path.gone.len()).rev() {
+            let Some(&(serial, packet)) = path.gone.get(i) else {
+                continue;
+            };
+            let overtaken = sack.highest.wrapping_sub(serial);
+            if sack.has(serial) {
+                path.gone.remove(i);
+                turned_up = turned_up.max(overtaken);
+                news.spurious += 1;
+                if packet >= una {
+                    let slot = slot_of(&mut self.slots, packet);
+                    match core::mem::replace(&mut slot.state, State::Arrived) {
+                        State::InFlight => self.in_flight -= 1,
+                        State::Idle => slot.state = State::Idle,
+                        State::Arrived | State::Lost => {}
+                    }
+                    news.arrived = true;
+                }
+            } else if overtaken > SACK_BITS && overtaken < 1 << 31 {
+                path.gone.remove(i);
+            }
+        }
+        if turned_up > path.tolerance {
+            path.tolerance = turned_up.min(TOLERANCE_MAX);
+        }
+
+        for i in 0..reached {
+            let Some(sent) = path.sent.get(i as usize).copied() else {
+                break;
+            };
+            let Some(packet) = sent.packet else { continue };
+            let serial = first.wrapping_add(i);
+            let has = sack.has(serial);
+            if serial == sack.highest {
+                smooth(&mut self.rtt, now.saturating_since(sent.at));
+            }
+            let slot = slot_of(&mut self.slots, packet);
+            let last = slot.serial == serial && slot.path == sack.path;
+            if packet < una || slot.state == State::Idle {
+                path.settle(i as usize);
+            } else if has {
+                match core::mem::replace(&mut slot.state, State::Arrived) {
+                    State::InFlight => self.in_flight -= 1,
+                    State::Lost => news.spurious += 1,
+                    State::Idle | State::Arrived => {}
+                }
+                news.arrived = true;
+                path.settle(i as usize);
+            } else if sack.highest.wrapping_sub(serial) > path.tolerance {
+                // Sent again meanwhile, or known already: nothing more is asked of this transmission.
+                if last && slot.state == State::InFlight {
+                    slot.state = State::Lost;
+                    self.in_flight -= 1;
+                    self.lost.push_back(packet);
+                    news.lost += 1;
+                    if path.gone.len() == GONE {
+                        path.gone.pop_front();
+                    }
+                    path.gone.push_back((serial, packet));
+                }
+                path.settle(i as usize);
+            }
+        }
+        if reached > 0 || news.spurious > 0 {
+            path.since = now;
+            path.probes = 0;
+        }
+        path.trim();
+        Some(news)
+    }
+
+    /// The peer refused the packet, whether or not it said before that it has arrived.
+    pub(crate) fn refused(&mut self, packet: u64) {
+        let slot = self.slot_mut(packet);
+        match core::mem::replace(&mut slot.state, State::Lost) {
+            State::InFlight => self.in_flight -= 1,
+            State::Lost => return,
+            State::Arrived => {}
+            State::Idle => {
+                slot.state = State::Idle;
+                return;
+            }
+        }
+        self.lost.push_front(packet);
+    }
+
+    /// Nothing was heard for the whole of the fixed timeout: all that is on the way, and the oldest packet in any case, goes
+    /// again.
+    pub(crate) fn all_lost(&mut self, una: u64, next: u64) {
+        self.lost.clear();
+        for packet in una..next.min(una + u64::from(SPAN)) {
+            let slot = self.slot_mut(packet);
+            let again = slot.state == State::InFlight
+                || slot.state == State::Lost
+                || (packet == una && slot.state == State::Arrived);
+            if again {
+                slot.state = State::Lost;
+                self.lost.push_back(packet);
+            }
+        }
+        self.in_flight = 0;
+        for path in &mut self.paths {
+            path.sent.clear();
+            path.open = 0;
+        }
+    }
+
+    /// When [`Sender::probe`] is due.
+    pub(crate) fn deadline(&self) -> Option<Timestamp> {
+        let silence = self.silence()?;
+        self.paths
+            .iter()
+            .filter(|p| p.open > 0)
+            .map(|p| p.since.saturating_add(silence * (1 << p.probes)))
+            .min()
+    }
+
+    fn silence(&self) -> Option<Duration> {
+        let (smoothed, deviation) = self.rtt?;
+        Some((2 * smoothed + 4 * deviation).max(PROBE_MIN))
+    }
+
+    /// The time of [`Sender::deadline`] may have come. True: packets are to be sent again.
+    pub(crate) fn probe(&mut self, una: u64, now: Timestamp) -> bool {
+        let Some(silence) = self.silence() else {
+            return false;
+        };
+        let mut any = false;
+        for (index, path) in self.paths.iter_mut().enumerate() {
+            if path.open == 0 || path.since.saturating_add(silence * (1 << path.probes)) > now {
+                continue;
+            }
+            let first = path.next.wrapping_sub(path.sent.len() as u32);
+            let all = path.probes > 0;
+            let mut found = false;
+            for i in 0..path.sent.len() {
+                let Some(packet) = path.sent.get(i).and_then(|s| s.packet) else {
+                    continue;
+                };
+                let serial = first.wrapping_add(i as u32);
+                let slot = slot_of(&mut self.slots, packet);
+                let last = slot.serial == serial && usize::from(slot.path) == index;
+                if packet >= una && last && slot.state == State::InFlight {
+                    if found && !all {
+                        break;
+                    }
+                    found = true;
+                    slot.state = State::Lost;
+                    self.in_flight -= 1;
+                    self.lost.push_back(packet);
+                    // It is no loss yet: the record stays, for the answer that may still come.
+                } else if packet < una || slot.state == State::Idle || !last {
+                    path.settle(i);
+                }
+            }
+            path.trim();
+            path.since = now;
+            if found {
+                path.probes = (path.probes + 1).min(BACKOFF_MAX);
+                any = true;
+            }
+            if all {
+                path.sent.clear();
+                path.open = 0;
+            }
+        }
+        any
+    }
+
+    fn slot(&mut self, packet: u64) -> Slot {
+        *self.slot_mut(packet)
+    }
+
+    fn slot_mut(&mut self, packet: u64) -> &mut Slot {
+        slot_of(&mut self.slots, packet)
+    }
+}
+
+#[allow(clippy::indexing_slicing)] // As many slots as the modulus.
+fn slot_of(slots: &mut [Slot], packet: u64) -> &mut Slot {
+    &mut slots[(packet % u64::from(SPAN)) as usize]
+}
+
+/// RFC 6298, 2.2 and 2.3.
+fn smooth(rtt: &mut Option<(Duration, Duration)>, sample: Duration) {
+    *rtt = Some(match *rtt {
+        None => (sample, sample / 2),
+        Some((smoothed, deviation)) => (
+            (7 * smoothed + sample) / 8,
+            (3 * deviation + smoothed.abs_diff(sample)) / 4,
+        ),
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A link of a number of paths: what arrives is what the test says.
+    struct Rig {
+        s: Sender,
+        una: u64,
+        /// Serials that have arrived, by path.
+        arrived: Vec<Vec<u32>>,
+        now: u64,
+    }
+
+    impl Rig {
+        fn new(paths: u8, serial: u32) -> Self {
+            let mut s = Sender::new(paths);
+            s.start_at(serial);
+            Self {
+                s,
+                una: 0,
+                arrived: vec![Vec::new(); usize::from(paths)],
+                now: 0,
+            }
+        }
+
+        fn time(&mut self) -> Timestamp {
+            self.now += 100;
+            Timestamp::from_nanos(self.now)
+        }
+
+        fn send(&mut self, packet: u64) -> (u8, u32) {
+            let now = self.time();
+            self.s.sent(packet, now)
+        }
+
+        /// These transmissions arrive; then the path is acknowledged.
+        fn arrive(&mut self, path: u8, serials: &[u32]) -> News {
+            let all = &mut self.arrived[usize::from(path)];
+            all.extend(serials);
+            let highest = all
+                .iter()
+                .copied()
+                .max_by_key(|s| s.wrapping_sub(all[0]) as i32)
+                .unwrap();
+            let mut below = [0; 4];
+            for s in all.iter() {
+                let n = highest.wrapping_sub(*s);
+                if (1..=SACK_BITS).contains(&n) {
+                    below[(n as usize - 1) / 64] |= 1 << ((n - 1) % 64);
+                }
+            }
+            let now = self.time();
+            let sack = Sack {
+                path,
+                highest,
+                below,
+            };
+            self.s.sack(&sack, self.una, now).unwrap()
+        }
+
+        fn lost(&mut self) -> Vec<u64> {
+            let mut out = Vec::new();
+            while let Some(packet) = self.s.next_lost(self.una) {
+                out.push(packet);
+                self.send(packet);
+            }
+            out
+        }
+    }
+
+    #[test]
+    fn a_lost_packet_is_found_by_later_ones_and_a_lost_retransmission_too() {
+        for start in [0, u32::MAX - 4] {
+            let at = |n: u32| start.wrapping_add(n);
+            let mut r = Rig::new(1, start);
+            for p in 0..6 {
+                r.send(p);
+            }
+            // Packet 1 is lost. Two that overtake are within the tolerance.
+            assert_eq!(r.arrive(0, &[at(0), at(2), at(3)]).lost, 0);
+            let news = r.arrive(0, &[at(4)]);
+            assert_eq!((news.lost, news.arrived), (1, true));
+            assert_eq!(r.s.in_flight(), 1);
+            assert_eq!(r.lost(), [1]);
+            assert_eq!(r.s.in_flight(), 2);
+            // The retransmission, serial 6, is lost too: 7, 8 and 9 tell.
+            for p in 6..9 {
+                r.send(p);
+            }
+            assert_eq!(r.arrive(0, &[at(5), at(7), at(8)]).lost, 0);
+            assert_eq!(r.arrive(0, &[at(9)]).lost, 1);
+            assert_eq!(r.lost(), [1]);
+            assert_eq!(r.arrive(0, &[at(10)]).lost, 0);
+            assert_eq!(r.s.in_flight(), 0);
+        }
+    }
+
+    #[test]
+    fn reordering_between_paths_is_no_loss() {
+        let mut r = Rig::new(4, 0);
+        let mut sent = Vec::new();
+        for p in 0..40 {
+            sent.push(r.send(p));
+        }
+        // Round robin while all have the same on the way.
+        assert_eq!(sent[..5], [(0, 0), (1, 0), (2, 0), (3, 0), (0, 1)]);
+        let on = |path| -> Vec<u32> {
+            sent.iter()
+                .filter(|(p, _)| *p == path)
+                .map(|(_, s)| *s)
+                .collect()
+        };
+        // Path 3 comes first, path 0 last.
+        for path in (0..4).rev() {
+            assert_eq!(r.arrive(path, &on(path)).lost, 0);
+        }
+        assert_eq!(r.s.in_flight(), 0);
+        assert_eq!(r.s.next_lost(0), None);
+    }
+
+    #[test]
+    fn a_path_that_reorders_gets_tolerance_and_what_turns_up_is_not_sent_again() {
+        let mut r = Rig::new(1, 0);
+        for p in 0..20 {
+            r.send(p);
+        }
+        let news = r.arrive(0, &[0, 2, 3, 4, 5, 6, 7, 8, 9]);
+        assert_eq!(news.lost, 1);
+        let news = r.arrive(0, &[1]);
+        assert_eq!((news.spurious, news.lost), (1, 0));
+        assert_eq!(r.lost(), [], "it has come");
+        // Overtaken by eight: as much is no loss now.
+        assert_eq!(r.arrive(0, &[11, 12, 13, 14, 15, 16, 17, 18]).lost, 0);
+        assert_eq!(r.arrive(0, &[19]).lost, 1);
+    }
+
+    #[test]
+    fn a_transmission_that_was_never_made_is_refused() {
+        let mut r = Rig::new(1, 7);
+        r.send(0);
+        let sack = |path, highest| Sack {
+            path,
+            highest,
+            below: [u64::MAX; 4],
+        };
+        let t = Timestamp::ZERO;
+        for bad in [sack(0, 8), sack(1, 7), sack(0, 1 << 31 | 7)] {
+            assert_eq!(r.s.sack(&bad, 0, t), None);
+        }
+        // An older one than any that is open tells nothing.
+        assert_eq!(r.s.sack(&sack(0, 6), 0, t), Some(News::default()));
+        assert_eq!(r.s.in_flight(), 1);
+    }
+
+    #[test]
+    fn the_tail_is_probed_first_with_one_packet_then_with_all_on_the_path() {
+        let mut r = Rig::new(1, 0);
+        for p in 0..6 {
+            r.send(p);
+        }
+        r.arrive(0, &[0]);
+        r.s.acknowledged(0, 1);
+        r.una = 1;
+        let due = r.s.deadline().unwrap();
+        assert!(!r.s.probe(r.una, Timestamp::from_nanos(due.as_nanos() - 1)));
+        assert!(r.s.probe(r.una, due));
+        r.now = due.as_nanos();
+        assert_eq!(r.lost(), [1]);
+        let later = r.s.deadline().unwrap();
+        assert!(later > due);
+        assert!(r.s.probe(r.una, later));
+        r.now = later.as_nanos();
+        let mut again = r.lost();
+        again.sort_unstable();
+        assert_eq!(again, [1, 2, 3, 4, 5]);
+    }
+
+    #[test]
+    fn an_acknowledged_window_leaves_nothing_behind() {
+        let mut r = Rig::new(2, 0);
+        let mut una = 0;
+        for p in 0..100_000u64 {
+            let (path, serial) = r.send(p);
+            if p % 50 == 49 {
+                r.s.acknowledged(una, p + 1);
+                (una, r.una) = (p + 1, p + 1);
+                r.arrived[usize::from(path)].clear();
+                r.arrive(path, &[serial]);
+            }
+        }
+        assert_eq!(r.s.in_flight(), 0);
+        assert!(
+            r.s.paths.iter().all(|p| p.sent.len() <= 100),
+            "{r:?}",
+            r = r.s.paths
+        );
+        assert!(r.s.lost.is_empty());
+    }
+}
