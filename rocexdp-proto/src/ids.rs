@@ -24,6 +24,14 @@ pub struct LKey(pub u32);
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Pd(pub u32);
 
+/// Number of a shared receive queue: the owner's to give, comes back in events.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct SrqNum(pub u32);
+
+/// Number of a completion queue: the owner's to give, comes back in events.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct CqNum(pub u32);
+
 /// The caller's name for a work request: comes back in its completion, means nothing here.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct WrId(pub u64);

@@ -112,16 +112,10 @@ fn connected(end: usize, cq: &Arc<CompletionQueue>) -> (Endpoint, QpHandle) {
         ..EndpointConfig::default()
     };
     let mut ep = Endpoint::new(config, end as u64);
-    let (send_cq, recv_cq) = (cq.clone(), cq.clone());
     let create = CreateQp {
-        qpn: QPNS[end],
-        transport: Transport::Rc,
-        pd: rocexdp_proto::ids::Pd::default(),
-        srq: None,
         max_send: 64,
         max_recv: 64,
-        send_cq,
-        recv_cq,
+        ..CreateQp::rc(QPNS[end], cq, cq)
     };
     let qp = ep.create_qp(create).unwrap();
     let path = Path {

@@ -107,14 +107,9 @@ fn replay(file: &[u8], lost: Option<Psn>) -> (Answers, Answers) {
     }
     let cq = Arc::new(CompletionQueue::new(256));
     let create = CreateQp {
-        qpn,
-        transport: Transport::Rc,
-        pd: rocexdp_proto::ids::Pd::default(),
-        srq: None,
         max_send: 1,
         max_recv: 64,
-        send_cq: cq.clone(),
-        recv_cq: cq,
+        ..CreateQp::rc(qpn, &cq, &cq)
     };
     let qp = ep.create_qp(create).unwrap();
     let path = Path {

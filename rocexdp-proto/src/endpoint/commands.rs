@@ -6,12 +6,13 @@ use std::sync::Arc;
 
 use rocexdp_common::opcode::Transport;
 
-use super::{CreateQp, Endpoint, MAX_QUEUE_DEPTH, QpHandle, VerbsError, qp_at};
+use super::{CreateQp, DeviceAttr, Endpoint, MAX_QUEUE_DEPTH, QpHandle, VerbsError, qp_at};
 use crate::ids::Qpn;
 use crate::qp::{
     Congestion, NewQp, Qp, QpState, QpTransition, Route, RtrAttr, SendLimits, SendState,
 };
 use crate::time::Timestamp;
+use crate::verbs::{MAX_MESSAGE, QueueCaps};
 use crate::wire::HeaderTemplate;
 
 impl Endpoint {
@@ -31,13 +32,27 @@ impl Endpoint {
                 what: "the transport must be RC: others come later",
             });
         }
-        if create.max_send > MAX_QUEUE_DEPTH || create.max_recv > MAX_QUEUE_DEPTH {
-            return Err(VerbsError::InvalidAttr {
-                qpn,
-                what: "queues are at most 65536 deep",
+        let limits = &self.config.limits;
+        check_caps(&create, limits)?;
+        if self.slots.len() >= limits.max_qp as usize {
+            return Err(VerbsError::Limit {
+                what: "QPs",
+                limit: limits.max_qp.into(),
             });
         }
         self.pds.check(create.pd)?;
+        let max_message = limits.max_msg_sz.min(MAX_MESSAGE);
+        let send_caps = QueueCaps {
+            max_sge: create.max_send_sge,
+            max_inline: create.max_inline,
+            max_message,
+            signal_all: create.signal_all,
+        };
+        let recv_caps = QueueCaps {
+            max_sge: create.max_recv_sge,
+            max_message,
+            ..QueueCaps::default()
+        };
         let limits = SendLimits {
             window: self.config.max_inflight_packets,
             ack_interval: self.config.ack_req_interval,
@@ -51,11 +66,14 @@ impl Endpoint {
             srq: create.srq,
             max_send: create.max_send,
             max_recv: create.max_recv,
+            send_caps,
+            recv_caps,
             send_cq: create.send_cq,
             recv_cq: create.recv_cq,
             send,
             congestion: self.congestion(),
         });
+        qp.rq.enter();
         let handle = QpHandle {
             qpn,
             sq: Arc::clone(&qp.sq),
@@ -163,6 +181,7 @@ impl Endpoint {
             .ok_or(VerbsError::UnknownQp(qpn))?;
         if let Some(mut qp) = self.qps.get_mut(slot as usize).and_then(Option::take) {
             qp.reset(congestion);
+            qp.rq.leave();
             self.pds.unused(qp.pd);
             self.regions.forget_qp(qpn);
             self.free.push(slot);
@@ -192,4 +211,24 @@ impl Endpoint {
             cnp: HeaderTemplate::cnp(&attr.path, np.cnp_dscp, np.cnp_802p_prio),
         })
     }
+}
+
+/// What a new QP asks for against what the device has.
+fn check_caps(create: &CreateQp, limits: &DeviceAttr) -> Result<(), VerbsError> {
+    let qpn = create.qpn;
+    let refuse = |what| Err(VerbsError::InvalidAttr { qpn, what });
+    let deepest = limits.max_qp_wr.min(MAX_QUEUE_DEPTH);
+    if create.max_send > deepest || (create.srq.is_none() && create.max_recv > deepest) {
+        return refuse("a queue is deeper than the device's max_qp_wr, which is at most 65536");
+    }
+    if create.max_send_sge > limits.max_sge || create.max_recv_sge > limits.max_sge {
+        return refuse("a request has more ranges than the device's max_sge");
+    }
+    if create.max_inline > limits.max_inline {
+        return refuse("more inline data than the device's max_inline");
+    }
+    if create.srq.as_ref().is_some_and(|srq| !srq.is_shared()) {
+        return refuse("srq must be made by create_srq");
+    }
+    Ok(())
 }

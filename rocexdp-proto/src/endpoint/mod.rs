@@ -16,9 +16,10 @@ mod device;
 mod input;
 mod memory;
 mod output;
+mod srq;
 mod types;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 
 pub use device::DeviceAttr;
 pub use types::{
@@ -30,7 +31,7 @@ use memory::Pds;
 use rocexdp_common::maps::QpEngine;
 
 use crate::hash::NumberHash;
-use crate::ids::Qpn;
+use crate::ids::{Qpn, SrqNum};
 use crate::mem::RegionTable;
 use crate::qp::{AnswerData, Due, Qp};
 use crate::rng::Rng;
@@ -49,6 +50,8 @@ pub struct Endpoint {
     slots: HashMap<u32, u32, NumberHash>,
     regions: RegionTable,
     pds: Pds,
+    /// Shared receive queues, by number.
+    srqs: BTreeSet<SrqNum>,
     timers: TimerQueue,
     /// QPs that owe a CNP.
     cnps: VecDeque<u32>,
@@ -86,6 +89,7 @@ impl Endpoint {
             slots: HashMap::default(),
             regions: RegionTable::default(),
             pds: Pds::default(),
+            srqs: BTreeSet::new(),
             timers: TimerQueue::default(),
             cnps: VecDeque::new(),
             acks: VecDeque::new(),
@@ -180,6 +184,19 @@ impl Endpoint {
         let Some(qp) = qp_at(&mut self.qps, slot) else {
             return;
         };
+        if let Some(srq) = qp.rq.take_limit_reached() {
+            self.events.push_back(Event::SrqLimitReached { srq });
+        }
+        for cq in qp.take_overflows() {
+            self.events.push_back(Event::CqOverflow { cq });
+        }
+        let qpn = qp.qpn;
+        if qp.take_drained() {
+            self.events.push_back(Event::SqDrained { qpn });
+        }
+        if qp.take_last_wqe() {
+            self.events.push_back(Event::LastWqeReached { qpn });
+        }
         if let Some(cause) = qp.take_failure() {
             self.events.push_back(Event::QpError { qpn: qp.qpn, cause });
         }

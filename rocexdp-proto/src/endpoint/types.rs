@@ -11,7 +11,7 @@ use rocexdp_common::opcode::Transport;
 use super::device::DeviceAttr;
 use crate::dcqcn::{NpParams, RpParams};
 use crate::drop::DROP_REASONS;
-use crate::ids::{Pd, Psn, Qpn, RKey};
+use crate::ids::{CqNum, Pd, Psn, Qpn, RKey, SrqNum};
 use crate::mem::RegionError;
 pub use crate::qp::ErrorCause;
 use crate::qp::QpState;
@@ -101,6 +101,14 @@ pub struct CreateQp {
     pub max_send: u32,
     /// Depth of the receive queue.
     pub max_recv: u32,
+    /// Ranges in the list of a send request.
+    pub max_send_sge: u32,
+    /// Ranges in the list of a receive request.
+    pub max_recv_sge: u32,
+    /// Bytes of inline data of a send request.
+    pub max_inline: u32,
+    /// Every send request makes a completion, signalled or not (`sq_sig_all`).
+    pub signal_all: bool,
     /// Where its send requests complete.
     pub send_cq: Arc<CompletionQueue>,
     /// Where its receive requests complete.
@@ -110,7 +118,7 @@ pub struct CreateQp {
 }
 
 impl CreateQp {
-    /// An RC QP with queues of 128 requests, in the default protection domain.
+    /// An RC QP with queues of 128 requests of 16 ranges or 256 bytes inline, in the default protection domain.
     #[must_use]
     pub fn rc(qpn: Qpn, send_cq: &Arc<CompletionQueue>, recv_cq: &Arc<CompletionQueue>) -> Self {
         Self {
@@ -119,6 +127,10 @@ impl CreateQp {
             pd: Pd::default(),
             max_send: 128,
             max_recv: 128,
+            max_send_sge: 16,
+            max_recv_sge: 16,
+            max_inline: 256,
+            signal_all: false,
             send_cq: Arc::clone(send_cq),
             recv_cq: Arc::clone(recv_cq),
             srq: None,
@@ -170,6 +182,20 @@ pub enum VerbsError {
         /// Objects in it.
         users: u32,
     },
+    /// The number is another shared receive queue's.
+    #[error("shared receive queue {} is there already: choose another number", .0.0)]
+    SrqTaken(SrqNum),
+    /// QPs take from the shared receive queue.
+    #[error("{users} QPs take from shared receive queue {}: destroy them first", srq.0)]
+    SrqBusy {
+        /// The queue.
+        srq: SrqNum,
+        /// QPs.
+        users: u32,
+    },
+    /// The queue is not a shared one, or another endpoint's.
+    #[error("the queue is not a shared receive queue of this endpoint")]
+    NotSrq,
     /// Nothing has this key.
     #[error("no memory region or window has the key {0}")]
     UnknownKey(RKey),
@@ -212,6 +238,27 @@ pub enum Event {
         /// Why.
         cause: ErrorCause,
     },
+    /// A completion queue lost a completion, for the first time (`IB_EVENT_CQ_ERR`). Every QP that loses one goes to ERR.
+    CqOverflow {
+        /// The queue.
+        cq: CqNum,
+    },
+    /// Fewer requests are left in a shared receive queue than its limit says (`IB_EVENT_SRQ_LIMIT_REACHED`). The limit is
+    /// not armed any more.
+    SrqLimitReached {
+        /// The queue.
+        srq: SrqNum,
+    },
+    /// A QP with a shared receive queue is in ERR and takes no more requests from it (`IB_EVENT_QP_LAST_WQE_REACHED`).
+    LastWqeReached {
+        /// The QP.
+        qpn: Qpn,
+    },
+    /// A QP in SQD has carried out all that had begun (`IB_EVENT_SQ_DRAINED`).
+    SqDrained {
+        /// The QP.
+        qpn: Qpn,
+    },
     /// The peer's first packet came while the QP was in RTR (`IB_EVENT_COMM_EST`).
     CommunicationEstablished {
         /// The QP.
@@ -223,6 +270,20 @@ impl core::fmt::Display for Event {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         match self {
             Self::QpError { qpn, cause } => write!(f, "QP {qpn} went to ERR: {cause}"),
+            Self::CqOverflow { cq } => {
+                write!(
+                    f,
+                    "completion queue {} has lost a completion: make it deeper",
+                    cq.0
+                )
+            }
+            Self::SrqLimitReached { srq } => {
+                write!(f, "shared receive queue {} is below its limit", srq.0)
+            }
+            Self::LastWqeReached { qpn } => {
+                write!(f, "QP {qpn} takes no more from its shared receive queue")
+            }
+            Self::SqDrained { qpn } => write!(f, "QP {qpn}: the send queue is drained"),
             Self::CommunicationEstablished { qpn } => {
                 write!(f, "QP {qpn}: the peer's first packet came")
             }

@@ -36,11 +36,11 @@ pub(crate) use responder::{Answer, AnswerData, Due};
 use responder::{Context, RecvState, Served};
 
 use crate::drop::DropReason;
-use crate::ids::{PathMtu, Pd, Psn, Qpn};
+use crate::ids::{CqNum, PathMtu, Pd, Psn, Qpn};
 use crate::mem::{Access, RegionTable};
 use crate::time::Timestamp;
 use crate::timer::Timers;
-use crate::verbs::{CompletionQueue, RecvQueue, SendQueue, Status};
+use crate::verbs::{CompletionQueue, QueueCaps, RecvQueue, SendQueue, Status};
 use crate::wire::{HeaderTemplate, Packet, Path};
 
 /// Why a QP went to ERR by itself.
@@ -103,6 +103,10 @@ pub(crate) struct Qp {
     silent: bool,
     /// Reported once.
     failed: Option<ErrorCause>,
+    /// In SQD: to be reported once nothing is left that had begun.
+    draining: bool,
+    /// In ERR, with a shared receive queue: not reported yet.
+    last_wqe: bool,
 }
 
 /// What an endpoint gives a new QP.
@@ -112,6 +116,8 @@ pub(crate) struct NewQp {
     pub(crate) srq: Option<Arc<RecvQueue>>,
     pub(crate) max_send: u32,
     pub(crate) max_recv: u32,
+    pub(crate) send_caps: QueueCaps,
+    pub(crate) recv_caps: QueueCaps,
     pub(crate) send_cq: Arc<CompletionQueue>,
     pub(crate) recv_cq: Arc<CompletionQueue>,
     pub(crate) send: SendState,
@@ -124,11 +130,11 @@ impl Qp {
             qpn: new.qpn,
             pd: new.pd,
             state: QpState::Reset,
-            sq: Arc::new(SendQueue::new(new.max_send)),
+            sq: Arc::new(SendQueue::new(new.max_send).with_caps(new.send_caps)),
             shared_rq: new.srq.is_some(),
             rq: new
                 .srq
-                .unwrap_or_else(|| Arc::new(RecvQueue::new(new.max_recv))),
+                .unwrap_or_else(|| Arc::new(RecvQueue::new(new.max_recv).with_caps(new.recv_caps))),
             send_cq: new.send_cq,
             recv_cq: new.recv_cq,
             route: None,
@@ -142,6 +148,8 @@ impl Qp {
             stats: QpEngine::default(),
             silent: true,
             failed: None,
+            draining: false,
+            last_wqe: false,
         }
     }
 
@@ -160,7 +168,7 @@ impl Qp {
 
     /// Whether a request may leave, as far as window and queue go.
     pub(crate) fn may_send(&self) -> bool {
-        self.state == QpState::Rts && requester::may_send(&self.send, &self.sq)
+        self.state.sends() && requester::may_send(&self.send, &self.sq)
     }
 
     /// The next request packet, which counts as sent.
@@ -174,7 +182,7 @@ impl Qp {
             pd: self.pd,
             qpn: self.qpn,
         };
-        while self.state == QpState::Rts {
+        while self.state.sends() {
             match requester::next(&mut self.send, &self.sq, &mut local, now) {
                 Step::Packet(request) => return Some(request),
                 Step::Nothing => break,
@@ -234,6 +242,25 @@ impl Qp {
         self.failed.take()
     }
 
+    /// Completion queues of a failed QP that have lost a completion, each once.
+    pub(crate) fn take_overflows(&self) -> impl Iterator<Item = CqNum> + use<> {
+        let failed = self.state == QpState::Err;
+        let of = |cq: &CompletionQueue| if failed { cq.take_overflow() } else { None };
+        [of(&self.send_cq), of(&self.recv_cq)].into_iter().flatten()
+    }
+
+    /// True once, when all that had begun before SQD is done.
+    pub(crate) fn take_drained(&mut self) -> bool {
+        let done = self.draining && self.state == QpState::Sqd && self.send.wqes.is_empty();
+        self.draining &= !done;
+        done
+    }
+
+    /// True once, when the QP takes no more from its shared receive queue.
+    pub(crate) fn take_last_wqe(&mut self) -> bool {
+        core::mem::take(&mut self.last_wqe)
+    }
+
     /// True once, when the peer's first packet has come.
     pub(crate) fn take_established(&mut self) -> bool {
         self.state == QpState::Rtr && core::mem::replace(&mut self.silent, false)
@@ -276,7 +303,7 @@ impl Qp {
 
     /// An answer to a request of ours; as for [`Qp::request`].
     pub(crate) fn response(&mut self, now: Timestamp, p: &Packet<'_>) -> Result<(), DropReason> {
-        if self.state != QpState::Rts {
+        if !self.state.sends() {
             return Err(DropReason::QpState);
         }
         let mut cq = Completions {
@@ -299,7 +326,7 @@ impl Qp {
 
     /// An ACK or RNR timer is due.
     pub(crate) fn handle_timeout(&mut self, now: Timestamp) {
-        if self.state != QpState::Rts {
+        if !self.state.sends() {
             return;
         }
         match completer::timeout(&mut self.send, now) {
@@ -314,7 +341,7 @@ impl Qp {
 
     /// The payload of the packet that was just sent could not be read.
     pub(crate) fn payload_failed(&mut self) {
-        if self.state == QpState::Rts {
+        if self.state.sends() {
             self.fail_request(self.send.next.saturating_sub(1), Status::LocProtErr);
         }
     }
@@ -349,6 +376,7 @@ impl Qp {
     /// To ERR: every posted request is flushed. A NAK that ends the connection still leaves, and the answers before it.
     pub(crate) fn enter_error(&mut self) {
         self.set_state(QpState::Err);
+        self.last_wqe = self.shared_rq;
         if !self.recv.owes_end() {
             responder::forget_answers(&mut self.recv);
         }
@@ -399,6 +427,8 @@ impl Qp {
         self.cnp_owed = false;
         self.silent = true;
         self.failed = None;
+        self.draining = false;
+        self.last_wqe = false;
     }
 
     pub(crate) fn enter_init(&mut self, access: Access) {

@@ -1,17 +1,21 @@
 //! Completion queues: where finished work requests show.
 //!
 //! One queue may serve several QPs and endpoints (workers); any thread polls. A full queue loses the completion and says so
-//! ([`CompletionQueue::overflowed`]); the QP then goes to ERR, as `ibv_create_cq(3)` has it.
+//! ([`CompletionQueue::overflowed`]); the QP then goes to ERR, as `ibv_create_cq(3)` has it, and the endpoint reports the queue.
 //!
-//! Must not: know packets or block. Waiting is the waker's matter.
+//! Whoever waits has two ways: a waker of the queue's own, called when a completion comes after the queue was found empty; or
+//! the verbs' one, a channel that queues share, on which an armed queue makes one event.
+//!
+//! Must not: know packets or block: resizing holds others up for as long as a copy takes.
 
 use core::fmt;
-use core::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{PoisonError, RwLock};
+use core::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, Weak};
 
 use crossbeam_queue::ArrayQueue;
 
-use crate::ids::{Qpn, RKey, WrId};
+use super::channel::CompletionChannel;
+use crate::ids::{CqNum, Qpn, RKey, WrId};
 
 /// How a work request ended: meaning and order of `enum ibv_wc_status`, those that RC, UC and UD can give.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -138,13 +142,37 @@ pub struct Cqe {
 /// Called when a completion comes after the queue was found empty.
 type Waker = Box<dyn Fn() + Send + Sync>;
 
+/// What the next event on the channel is armed for; a number, since it is kept in an atomic.
+const UNARMED: u8 = 0;
+/// A completion of a message with the solicited event bit, or one with an error.
+const SOLICITED: u8 = 1;
+/// Any completion.
+const NEXT: u8 = 2;
+
+/// A queue can't have so few places.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("the queue holds {held} completions, more than {asked}: poll it first")]
+pub struct ResizeError {
+    /// Completions in it.
+    pub held: usize,
+    /// Places asked for.
+    pub asked: u32,
+}
+
 /// A completion queue.
 pub struct CompletionQueue {
-    ring: ArrayQueue<Cqe>,
+    /// Replaced when the queue is resized.
+    ring: RwLock<ArrayQueue<Cqe>>,
+    num: CqNum,
     overflowed: AtomicBool,
+    /// The overflow was reported.
+    reported: AtomicBool,
     /// Set once the waker was called, cleared by a poll that finds nothing: so one call covers a burst and none is lost.
     told: AtomicBool,
     waker: RwLock<Option<Waker>>,
+    armed: AtomicU8,
+    /// Where to notify, and by which name.
+    channel: Option<(Arc<CompletionChannel>, Weak<Self>)>,
 }
 
 impl fmt::Debug for CompletionQueue {
@@ -158,43 +186,114 @@ impl CompletionQueue {
     #[must_use]
     pub fn new(depth: u32) -> Self {
         Self {
-            ring: ArrayQueue::new(depth.max(1) as usize),
+            ring: RwLock::new(ArrayQueue::new(depth.max(1) as usize)),
+            num: CqNum::default(),
             overflowed: AtomicBool::new(false),
+            reported: AtomicBool::new(false),
             told: AtomicBool::new(false),
             waker: RwLock::new(None),
+            armed: AtomicU8::new(UNARMED),
+            channel: None,
         }
+    }
+
+    /// As [`CompletionQueue::new`], under a number by which events name it.
+    #[must_use]
+    pub fn numbered(depth: u32, num: CqNum) -> Self {
+        Self {
+            num,
+            ..Self::new(depth)
+        }
+    }
+
+    /// As [`CompletionQueue::numbered`], with events on a channel when asked for
+    /// ([`CompletionQueue::request_notify`]).
+    #[must_use]
+    pub fn on_channel(depth: u32, num: CqNum, channel: &Arc<CompletionChannel>) -> Arc<Self> {
+        channel.join();
+        Arc::new_cyclic(|this| Self {
+            channel: Some((Arc::clone(channel), Weak::clone(this))),
+            ..Self::numbered(depth, num)
+        })
+    }
+
+    /// Its number.
+    #[must_use]
+    pub fn num(&self) -> CqNum {
+        self.num
+    }
+
+    /// Its channel.
+    #[must_use]
+    pub fn channel(&self) -> Option<&Arc<CompletionChannel>> {
+        self.channel.as_ref().map(|(channel, _)| channel)
+    }
+
+    /// Arms the queue (`ibv_req_notify_cq(3)`): the next completion that comes makes one event on the channel; with
+    /// `solicited_only`, the next one of a message with the solicited event bit, or with an error. Armed for any, it stays so.
+    /// Completions that are there already make none: poll after arming. False if it has no channel.
+    pub fn request_notify(&self, solicited_only: bool) -> bool {
+        let asked = if solicited_only { SOLICITED } else { NEXT };
+        self.armed.fetch_max(asked, Ordering::SeqCst);
+        self.channel.is_some()
     }
 
     /// The oldest completion.
     ///
     /// After `None` the next completion calls the waker, so a thread may sleep then.
     pub fn poll(&self) -> Option<Cqe> {
-        if let Some(cqe) = self.ring.pop() {
+        let ring = self.ring();
+        if let Some(cqe) = ring.pop() {
             return Some(cqe);
         }
         // Look again: what was pushed before the store may have skipped the call.
         self.told.store(false, Ordering::SeqCst);
-        self.ring.pop()
+        ring.pop()
     }
 
     /// Completions not polled yet.
     pub fn len(&self) -> usize {
-        self.ring.len()
+        self.ring().len()
     }
 
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
-        self.ring.is_empty()
+        self.ring().is_empty()
     }
 
     /// Completions that fit.
     pub fn capacity(&self) -> usize {
-        self.ring.capacity()
+        self.ring().capacity()
+    }
+
+    /// Gives the queue `depth` places (at least 1); what is in it stays, in order (`ibv_resize_cq(3)`).
+    ///
+    /// # Errors
+    /// More completions are in it; nothing has changed.
+    pub fn resize(&self, depth: u32) -> Result<(), ResizeError> {
+        let asked = depth.max(1);
+        let new = ArrayQueue::new(asked as usize);
+        let mut ring = self.ring.write().unwrap_or_else(PoisonError::into_inner);
+        let held = ring.len();
+        if held > asked as usize {
+            return Err(ResizeError { held, asked });
+        }
+        while let Some(cqe) = ring.pop() {
+            // It has room, as was just seen.
+            let _ = new.push(cqe);
+        }
+        *ring = new;
+        Ok(())
     }
 
     /// Whether a completion was ever lost because the queue was full.
     pub fn overflowed(&self) -> bool {
         self.overflowed.load(Ordering::Acquire)
+    }
+
+    /// The number, once, if a completion was lost.
+    pub(crate) fn take_overflow(&self) -> Option<CqNum> {
+        (self.overflowed() && !self.reported.swap(true, Ordering::AcqRel)).then_some(self.num)
     }
 
     /// Sets what is called when a completion comes after a poll found the queue empty. It runs on the engine's thread: keep
@@ -206,7 +305,7 @@ impl CompletionQueue {
 
     /// Adds a completion; false if it was lost.
     pub(crate) fn push(&self, cqe: Cqe) -> bool {
-        if self.ring.push(cqe).is_err() {
+        if self.ring().push(cqe).is_err() {
             self.overflowed.store(true, Ordering::Release);
             return false;
         }
@@ -219,7 +318,26 @@ impl CompletionQueue {
         {
             wake();
         }
+        let armed = self.armed.load(Ordering::SeqCst);
+        if armed != UNARMED {
+            self.announce(armed, &cqe);
+        }
         true
+    }
+
+    /// A completion has come to an armed queue.
+    fn announce(&self, armed: u8, cqe: &Cqe) {
+        let fires = armed == NEXT || cqe.solicited || cqe.status != Status::Success;
+        if fires
+            && self.armed.swap(UNARMED, Ordering::SeqCst) != UNARMED
+            && let Some((channel, this)) = &self.channel
+        {
+            channel.notify(this);
+        }
+    }
+
+    fn ring(&self) -> RwLockReadGuard<'_, ArrayQueue<Cqe>> {
+        self.ring.read().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -227,7 +345,6 @@ impl CompletionQueue {
 mod tests {
     use super::*;
     use core::sync::atomic::AtomicU32;
-    use std::sync::Arc;
 
     fn cqe(n: u64) -> Cqe {
         Cqe {

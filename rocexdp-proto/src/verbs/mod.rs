@@ -6,14 +6,19 @@
 //! Must not: know packets.
 
 mod ah;
+mod channel;
 mod cq;
 mod queue;
+mod srq;
 mod state;
 mod wr;
 
 pub use ah::AddressHandle;
-pub use cq::{CompletionQueue, Cqe, CqeOpcode, Status};
-pub use queue::{PostError, RecvQueue, SendQueue};
+pub use channel::CompletionChannel;
+pub use cq::{CompletionQueue, Cqe, CqeOpcode, ResizeError, Status};
+pub(crate) use queue::QueueCaps;
+pub use queue::{ListError, PostError, RecvQueue, SendQueue};
+pub use srq::{LimitError, SrqAttr};
 pub use state::QpState;
 pub use wr::{Datagram, MAX_MESSAGE, RecvWr, SendOp, SendWr};
 

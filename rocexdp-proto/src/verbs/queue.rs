@@ -9,8 +9,10 @@ use core::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 
 use crossbeam_queue::ArrayQueue;
 
+use super::srq::Shared;
 use super::state::QpState;
 use super::wr::{MAX_MESSAGE, RecvWr, SendWr};
+use crate::mem::SgList;
 
 /// Why a request was not taken. Nothing has changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -30,6 +32,64 @@ pub enum PostError {
     /// The range lies outside its memory.
     #[error("the range lies outside its memory")]
     InvalidSegment,
+    /// More ranges than the queue takes.
+    #[error("the list has more ranges than the {0} that the queue was made for")]
+    TooManySegments(u32),
+    /// More inline data than the queue takes.
+    #[error("more inline data than the {0} bytes that the queue was made for")]
+    InlineTooLong(u32),
+}
+
+/// Why not all requests of a list were taken.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("request {posted} of the list was not posted: {why}")]
+pub struct ListError {
+    /// So many were posted: the index of the first that was not.
+    pub posted: u32,
+    /// Why it was not.
+    pub why: PostError,
+}
+
+/// What a queue takes, besides its depth.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct QueueCaps {
+    /// Ranges of a list.
+    pub(crate) max_sge: u32,
+    /// Bytes of inline data.
+    pub(crate) max_inline: u32,
+    /// Bytes of a message.
+    pub(crate) max_message: u32,
+    /// Success of every send makes a completion.
+    pub(crate) signal_all: bool,
+}
+
+impl Default for QueueCaps {
+    fn default() -> Self {
+        Self {
+            max_sge: u32::MAX,
+            max_inline: u32::MAX,
+            max_message: MAX_MESSAGE,
+            signal_all: false,
+        }
+    }
+}
+
+impl QueueCaps {
+    fn check(&self, list: &SgList) -> Result<(), PostError> {
+        if list.len() > self.max_message {
+            return Err(PostError::TooLong);
+        }
+        if list.segments().len() > self.max_sge as usize && !list.is_empty() {
+            return Err(PostError::TooManySegments(self.max_sge));
+        }
+        if list
+            .inline_len()
+            .is_some_and(|n| n > self.max_inline as usize)
+        {
+            return Err(PostError::InlineTooLong(self.max_inline));
+        }
+        Ok(())
+    }
 }
 
 /// What both queues share.
@@ -38,6 +98,9 @@ struct Ring<T> {
     outstanding: AtomicU32,
     depth: u32,
     state: AtomicU8,
+    caps: QueueCaps,
+    /// Of a shared receive queue.
+    shared: Option<Box<Shared>>,
 }
 
 impl<T> Ring<T> {
@@ -47,6 +110,8 @@ impl<T> Ring<T> {
             outstanding: AtomicU32::new(0),
             depth,
             state: AtomicU8::new(QpState::Reset as u8),
+            caps: QueueCaps::default(),
+            shared: None,
         }
     }
 
@@ -72,6 +137,44 @@ impl<T> Ring<T> {
     }
 }
 
+impl<T: Posted> Ring<T> {
+    /// Whether requests are taken at all: in SQD, sends wait.
+    fn gives(&self) -> bool {
+        !(T::DRAINS && self.state() == QpState::Sqd)
+    }
+
+    fn take(&self) -> Option<T> {
+        if !self.gives() {
+            return None;
+        }
+        let wr = self.ring.pop()?;
+        if let Some(shared) = &self.shared {
+            shared.taken(self.ring.len());
+        }
+        Some(wr)
+    }
+}
+
+/// A kind of request.
+trait Posted {
+    /// Whether SQD holds back those that nobody has taken.
+    const DRAINS: bool;
+    /// Whether success makes a completion in any case.
+    fn signal(&mut self);
+}
+
+impl Posted for SendWr {
+    const DRAINS: bool = true;
+    fn signal(&mut self) {
+        self.signaled = true;
+    }
+}
+
+impl Posted for RecvWr {
+    const DRAINS: bool = false;
+    fn signal(&mut self) {}
+}
+
 macro_rules! queue {
     ($(#[$doc:meta])* $name:ident, $wr:ty, $accepts:ident) => {
         $(#[$doc])*
@@ -92,21 +195,48 @@ macro_rules! queue {
             ///
             /// # Errors
             /// See [`PostError`].
-            pub fn post(&self, wr: $wr) -> Result<(), PostError> {
+            pub fn post(&self, mut wr: $wr) -> Result<(), PostError> {
                 let state = self.0.state();
                 if !state.$accepts() {
                     return Err(PostError::QpState(state));
                 }
-                if wr.local.len() > MAX_MESSAGE {
-                    return Err(PostError::TooLong);
-                }
+                self.0.caps.check(&wr.local)?;
                 if !wr.is_supported() {
                     return Err(PostError::Unsupported);
                 }
                 if !wr.local.is_valid() {
                     return Err(PostError::InvalidSegment);
                 }
+                if self.0.caps.signal_all {
+                    wr.signal();
+                }
                 self.0.post(wr)
+            }
+
+            /// Posts requests in order, up to the first that is not taken.
+            ///
+            /// # Errors
+            /// How many were posted, and why the next one was not.
+            pub fn post_list(
+                &self,
+                wrs: impl IntoIterator<Item = $wr>,
+            ) -> Result<u32, ListError> {
+                let mut posted = 0;
+                for wr in wrs {
+                    self.post(wr).map_err(|why| ListError { posted, why })?;
+                    posted += 1;
+                }
+                Ok(posted)
+            }
+
+            pub(crate) fn with_caps(mut self, caps: QueueCaps) -> Self {
+                self.0.caps = caps;
+                self
+            }
+
+            /// Ranges that a request's list may have.
+            pub fn max_sge(&self) -> u32 {
+                self.0.caps.max_sge
             }
 
             /// Requests posted and not completed.
@@ -124,19 +254,22 @@ macro_rules! queue {
                 self.0.depth
             }
 
+            /// The QP has changed its state. A shared queue has no state of any QP.
             pub(crate) fn set_state(&self, state: QpState) {
-                self.0.state.store(state as u8, Ordering::Release);
+                if self.0.shared.is_none() {
+                    self.0.state.store(state as u8, Ordering::Release);
+                }
             }
 
             /// The oldest request not taken yet.
             pub(crate) fn take(&self) -> Option<$wr> {
-                self.0.ring.pop()
+                self.0.take()
             }
 
             /// Whether a request waits to be taken.
             #[allow(dead_code)] // The responder looks by taking.
             pub(crate) fn has_posted(&self) -> bool {
-                !self.0.ring.is_empty()
+                self.0.gives() && !self.0.ring.is_empty()
             }
 
             /// `n` taken requests have completed (or were thrown away): their places are free.
@@ -152,8 +285,32 @@ queue! {
     SendQueue, SendWr, takes_sends
 }
 queue! {
-    /// A QP's receive queue.
+    /// A QP's receive queue, or one that several QPs share (SRQ, `ibv_create_srq(3)`).
     RecvQueue, RecvWr, takes_receives
+}
+
+impl RecvQueue {
+    /// A queue that several QPs share.
+    pub(super) fn with_shared(depth: u32, caps: QueueCaps, shared: Shared) -> Self {
+        let ring = Ring {
+            // Its QPs' states are none of its own.
+            state: AtomicU8::new(QpState::Rts as u8),
+            caps,
+            shared: Some(Box::new(shared)),
+            ..Ring::new(depth)
+        };
+        Self(ring)
+    }
+
+    /// What makes it a shared one, if it is.
+    pub(super) fn shared_part(&self) -> Option<&Shared> {
+        self.0.shared.as_deref()
+    }
+
+    /// Requests posted that no QP has taken.
+    pub fn available(&self) -> usize {
+        self.0.ring.len()
+    }
 }
 
 #[cfg(test)]
