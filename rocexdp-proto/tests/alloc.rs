@@ -16,7 +16,6 @@ use rocexdp_proto::verbs::{CompletionQueue, RecvWr, Segment, SendOp, SendWr, Sta
 use rocexdp_proto::wire::{Frags, Path, RxMeta};
 use rocexdp_proto::{
     CongestionSignal, CreateQp, Endpoint, EndpointConfig, QpHandle, QpTransition, RtrAttr, RtsAttr,
-    Transport,
 };
 use rocexdp_sim::memory::NoBytes;
 use rocexdp_sim::pair::QPNS;

@@ -9,7 +9,7 @@ use common::{Craft, LONG, outcomes, pattern, recv_wr, send_wr, target, write_op}
 use rocexdp_common::headers::Syndrome;
 use rocexdp_common::opcode::rc;
 use rocexdp_proto::drive::{FrameIo, step};
-use rocexdp_proto::ids::{PathMtu, Psn, Qpn, WrId, gid_from_ipv4};
+use rocexdp_proto::ids::{CqNum, PathMtu, Psn, Qpn, WrId, gid_from_ipv4};
 use rocexdp_proto::mem::Access;
 use rocexdp_proto::time::Timestamp;
 use rocexdp_proto::verbs::{
@@ -366,10 +366,15 @@ fn a_full_completion_queue_is_an_error_of_the_qp() {
     assert!(pair.ends[0].cq.overflowed());
     assert_eq!(
         pair.ends[0].events,
-        [Event::QpError {
-            qpn: QPNS[0],
-            cause: ErrorCause::CqOverflow
-        }]
+        [
+            Event::CqOverflow {
+                cq: CqNum::default()
+            },
+            Event::QpError {
+                qpn: QPNS[0],
+                cause: ErrorCause::CqOverflow
+            }
+        ]
     );
     assert_eq!(outcomes(&mut pair, 0).len(), 8);
     assert_eq!(
