@@ -77,18 +77,19 @@ reasons! {
     Icrc => "icrc",
     /// CNP of a wrong form.
     CnpMalformed => "cnp_malformed",
-    /// Request ahead of sequence. The first one of a gap is answered by a NAK.
+    /// Request ahead of sequence. RC: the first one of a gap is answered by a NAK. UC: its message is dropped.
     OutOfSequence => "out_of_sequence",
-    /// No receive request was there for it: answered by an RNR NAK.
+    /// RC: no receive request was there for it: answered by an RNR NAK.
     ReceiverNotReady => "receiver_not_ready",
-    /// Request that its opcode, order, length or pad makes invalid: answered by a NAK, and the QP went to ERR.
+    /// Request that its opcode, order, length or pad makes invalid. RC: answered by a NAK, and the QP went to ERR. UC, UD: its
+    /// message is dropped.
     InvalidRequest => "invalid_request",
     /// READ, atomic, FLUSH or ATOMIC WRITE that came again and can't be answered again: it is no longer kept, or is not what it
     /// was.
     DuplicateUnanswered => "duplicate_unanswered",
-    /// Access outside what the peer may reach: answered by a NAK, and the QP went to ERR.
+    /// Access outside what the peer may reach. RC: answered by a NAK, and the QP went to ERR. UC: its message is dropped.
     RemoteAccess => "remote_access",
-    /// Local memory failed under the request: answered by a NAK, and the QP went to ERR.
+    /// Local memory failed under the request: the QP went to ERR. RC: answered by a NAK.
     RemoteOperational => "remote_operational",
     /// Acknowledgement of a packet that was never sent.
     GhostAck => "ghost_ack",
@@ -98,6 +99,18 @@ reasons! {
     UnexpectedResponse => "unexpected_response",
     /// READ response or atomic acknowledge that had been taken before.
     DuplicateResponse => "duplicate_response",
+    /// UC, UD: no receive request was there for the message.
+    NoReceive => "no_receive",
+    /// UC: further packet of a message that is being dropped, or whose FIRST was lost.
+    MessageDropped => "message_dropped",
+    /// UD: the message is longer than its receive request's memory, which completed in error.
+    ReceiveTooSmall => "receive_too_small",
+    /// UD: the Q_Key is not the QP's.
+    QKey => "qkey",
+    /// Multicast group that no QP is attached to.
+    UnknownGroup => "unknown_group",
+    /// Of IP address, link address and QPN (0xffffff) one says multicast and another does not, or another group.
+    GroupAddress => "group_address",
 }
 
 /// Number of reasons.

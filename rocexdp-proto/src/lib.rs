@@ -37,5 +37,5 @@ pub use endpoint::{
     CongestionSignal, CreateQp, DeviceAttr, Endpoint, EndpointConfig, EndpointCounters, ErrorCause,
     Event, IcrcMode, QpHandle, QpInfo, VerbsError,
 };
-pub use qp::{MAX_RD_ATOMIC, QpState, QpTransition, RtrAttr, RtsAttr};
+pub use qp::{MAX_RD_ATOMIC, QpState, QpTransition, RtrAttr, RtsAttr, UdAttr};
 pub use rocexdp_common::opcode::Transport;

@@ -4,34 +4,33 @@
 
 use std::sync::Arc;
 
-use rocexdp_common::opcode::Transport;
-
 use super::{CreateQp, DeviceAttr, Endpoint, MAX_QUEUE_DEPTH, QpHandle, VerbsError, qp_at};
 use crate::ids::Qpn;
 use crate::qp::{
-    Congestion, NewQp, Qp, QpState, QpTransition, Route, RtrAttr, SendLimits, SendState,
+    Congestion, NewQp, Own, Qp, QpState, QpTransition, Route, RtrAttr, SendLimits, SendState,
+    Service, UdAttr,
 };
 use crate::time::Timestamp;
 use crate::verbs::{MAX_MESSAGE, QueueCaps};
-use crate::wire::HeaderTemplate;
+use crate::wire::{HeaderTemplate, is_unicast};
 
 impl Endpoint {
     /// Makes a QP, in RESET.
     ///
     /// # Errors
-    /// The number is taken or reserved, the service is not RC, or a queue is deeper than [`MAX_QUEUE_DEPTH`].
+    /// The number is taken or reserved, the service is none of RC, UC and UD, or a queue is deeper than [`MAX_QUEUE_DEPTH`].
     pub fn create_qp(&mut self, create: CreateQp) -> Result<QpHandle, VerbsError> {
         let qpn = create.qpn;
         // 0 and 1 are the management QPs, 0xffffff the multicast one.
         if matches!(qpn.get(), 0 | 1 | 0xff_ffff) || self.slots.contains_key(&qpn.get()) {
             return Err(VerbsError::QpnTaken(qpn));
         }
-        if create.transport != Transport::Rc {
+        let Some(service) = Service::of(create.transport) else {
             return Err(VerbsError::InvalidAttr {
                 qpn,
-                what: "the transport must be RC: others come later",
+                what: "the transport must be RC, UC or UD",
             });
-        }
+        };
         let limits = &self.config.limits;
         check_caps(&create, limits)?;
         if self.slots.len() >= limits.max_qp as usize {
@@ -43,6 +42,7 @@ impl Endpoint {
         self.pds.check(create.pd)?;
         let max_message = limits.max_msg_sz.min(MAX_MESSAGE);
         let send_caps = QueueCaps {
+            transport: create.transport,
             max_sge: create.max_send_sge,
             max_inline: create.max_inline,
             max_message,
@@ -63,6 +63,7 @@ impl Endpoint {
         let qp = Qp::new(NewQp {
             qpn,
             pd: create.pd,
+            service,
             srq: create.srq,
             max_send: create.max_send,
             max_recv: create.max_recv,
@@ -128,6 +129,19 @@ impl Endpoint {
             return Err(VerbsError::UnknownQp(qpn));
         };
         let from = qp.state();
+        let datagram = match &qp.service {
+            Service::Datagram(own) => Some(*own),
+            _ => None,
+        };
+        let for_datagrams = matches!(
+            to,
+            QpTransition::InitUd(_) | QpTransition::RtrUd | QpTransition::RtsUd { .. }
+        );
+        let for_any = matches!(to, QpTransition::Reset | QpTransition::Err);
+        if !for_any && for_datagrams != datagram.is_some() {
+            let what = "a UD QP takes InitUd, RtrUd and RtsUd, others take Init, Rtr and Rts";
+            return Err(VerbsError::InvalidAttr { qpn, what });
+        }
         let refused = |to| Err(VerbsError::InvalidTransition { qpn, from, to });
         match (from, &to) {
             (_, QpTransition::Reset) => qp.reset(congestion),
@@ -148,6 +162,18 @@ impl Endpoint {
                 }
                 qp.enter_rts(attr);
             }
+            (QpState::Reset | QpState::Init, QpTransition::InitUd(attr)) => {
+                qp.enter_init_datagram(own(qpn, attr)?);
+            }
+            (QpState::Init, QpTransition::RtrUd) => qp.enter_rtr_datagram(),
+            (QpState::Rtr, QpTransition::RtsUd { sq_psn }) => {
+                let path_mtu = datagram.unwrap_or_default().path_mtu;
+                qp.enter_rts_datagram(*sq_psn, path_mtu);
+            }
+            (QpState::Sqe, QpTransition::Rts(_) | QpTransition::RtsUd { .. }) => qp.recover(),
+            (_, QpTransition::InitUd(_)) => return refused(QpState::Init),
+            (_, QpTransition::RtrUd) => return refused(QpState::Rtr),
+            (_, QpTransition::RtsUd { .. }) => return refused(QpState::Rts),
             (_, QpTransition::Init { .. }) => return refused(QpState::Init),
             (_, QpTransition::Rtr(_)) => return refused(QpState::Rtr),
             (_, QpTransition::Rts(_)) => return refused(QpState::Rts),
@@ -184,6 +210,9 @@ impl Endpoint {
             qp.rq.leave();
             self.pds.unused(qp.pd);
             self.regions.forget_qp(qpn);
+            if matches!(qp.service, Service::Datagram(_)) {
+                self.leave_groups(slot);
+            }
             self.free.push(slot);
         }
         Ok(())
@@ -231,4 +260,17 @@ fn check_caps(create: &CreateQp, limits: &DeviceAttr) -> Result<(), VerbsError> 
         return refuse("srq must be made by create_srq");
     }
     Ok(())
+}
+
+/// What is a UD QP's own.
+fn own(qpn: Qpn, attr: &UdAttr) -> Result<Own, VerbsError> {
+    if !is_unicast(&attr.address) {
+        let what = "a UD QP's own address is neither unset, multicast nor broadcast";
+        return Err(VerbsError::InvalidAttr { qpn, what });
+    }
+    Ok(Own {
+        address: attr.address,
+        qkey: attr.qkey,
+        path_mtu: attr.path_mtu,
+    })
 }

@@ -5,13 +5,14 @@
 
 use rocexdp_common::opcode::Transport;
 
-use super::{CongestionSignal, Endpoint, Event, IcrcMode, qp_at};
+use super::{CongestionSignal, Endpoint, EndpointConfig, EndpointCounters, Event, IcrcMode, qp_at};
 use crate::drop::DropReason;
 use crate::ids::Qpn;
-use crate::qp::{Qp, QpState};
+use crate::qp::{Qp, QpState, Service};
 use crate::time::Timestamp;
 use crate::timer::TimerKind;
-use crate::wire::{Frags, Head, Packet, RxMeta};
+use crate::verbs::MULTICAST_QPN;
+use crate::wire::{Frags, Head, Packet, RxMeta, is_multicast};
 
 /// ECN codepoint Congestion Experienced.
 const CE: u8 = 3;
@@ -47,21 +48,18 @@ impl Endpoint {
     fn receive(&mut self, now: Timestamp, frame: Frags<'_>) -> Result<(), DropReason> {
         let head = Head::of(frame);
         let p = Packet::parse(&head, frame)?;
+        if p.bth.dest_qpn == MULTICAST_QPN || is_multicast(&p.dst) {
+            return self.receive_group(&head, &p);
+        }
         let slot = *self
             .slots
             .get(&p.bth.dest_qpn.get())
             .ok_or(DropReason::UnknownQpn)?;
         let qp = qp_at(&mut self.qps, slot).ok_or(DropReason::UnknownQpn)?;
         let checked = check(qp, &p).and_then(|()| {
-            if p.icrc_is_right(&head) {
-                return Ok(());
-            }
-            if self.config.icrc == IcrcMode::Ignore {
-                self.counters.icrc_ignored += 1;
-                return Ok(());
-            }
-            qp.stats.icrc_errors += 1;
-            Err(DropReason::Icrc)
+            let right = icrc_is_right(&self.config, &mut self.counters, &p, &head);
+            qp.stats.icrc_errors += u64::from(right.is_err());
+            right
         });
         let result = checked.and_then(|()| {
             if p.bth.opcode.transport() == Transport::Cnp {
@@ -74,9 +72,14 @@ impl Endpoint {
             if p.ecn == CE
                 && self.config.ecn_from_frames
                 && self.config.cnp_enabled
+                && qp.route.is_some()
                 && qp.congestion.np.on_ce(now, 1)
             {
                 qp.cnp_owed = true;
+            }
+            if p.bth.opcode.transport() == Transport::Ud {
+                let grh = p.grh(&head).ok_or(DropReason::NotIp)?;
+                return qp.datagram(&mut self.regions, &p, &grh);
             }
             if p.bth.opcode.is_response() {
                 qp.response(now, &p)
@@ -106,7 +109,9 @@ impl Endpoint {
         let Some(qp) = qp_at(&mut self.qps, slot) else {
             return;
         };
+        // Without a peer there is nobody to notify.
         if signal.ce_marks > 0
+            && qp.route.is_some()
             && self.config.cnp_enabled
             && qp.state().receives()
             && qp.congestion.np.on_ce(now, signal.ce_marks)
@@ -148,30 +153,62 @@ impl Endpoint {
         let Some(&slot) = self.slots.get(&qpn.get()) else {
             return;
         };
-        if let Some(qp) = qp_at(&mut self.qps, slot)
-            && qp.state() == QpState::Err
-        {
-            qp.flush();
+        if let Some(qp) = qp_at(&mut self.qps, slot) {
+            match qp.state() {
+                QpState::Err => qp.flush(),
+                QpState::Sqe => qp.flush_sends(),
+                _ => {}
+            }
         }
         self.settle(slot);
     }
 }
 
+/// The ICRC, as far as the mode asks for a right one.
+pub(super) fn icrc_is_right(
+    config: &EndpointConfig,
+    counters: &mut EndpointCounters,
+    p: &Packet<'_>,
+    head: &Head,
+) -> Result<(), DropReason> {
+    if p.icrc_is_right(head) {
+        return Ok(());
+    }
+    if config.icrc == IcrcMode::Ignore {
+        counters.icrc_ignored += 1;
+        return Ok(());
+    }
+    Err(DropReason::Icrc)
+}
+
 /// The checks that need the QP but neither the ICRC nor the transport (rxe_recv.c `check_addr`, `check_keys`,
 /// `check_type_state`).
 fn check(qp: &Qp, p: &Packet<'_>) -> Result<(), DropReason> {
-    let route = qp.route.as_ref().ok_or(DropReason::QpState)?;
-    if p.dst != route.path.src {
-        return Err(DropReason::LocalAddress);
+    if let Service::Datagram(local) = &qp.service {
+        // Anyone may send; in RESET it has no address.
+        if p.dst != local.address {
+            return Err(DropReason::LocalAddress);
+        }
+    } else {
+        let route = qp.route.as_ref().ok_or(DropReason::QpState)?;
+        if p.dst != route.path.src {
+            return Err(DropReason::LocalAddress);
+        }
+        if p.src != route.path.dst {
+            return Err(DropReason::PeerAddress);
+        }
     }
-    if p.src != route.path.dst {
-        return Err(DropReason::PeerAddress);
-    }
+    check_member(qp, p)
+}
+
+/// Those of them that are made of a group's packets, too.
+pub(super) fn check_member(qp: &Qp, p: &Packet<'_>) -> Result<(), DropReason> {
     // The low 15 bits name the partition.
     if p.bth.pkey & 0x7fff != 0x7fff {
         return Err(DropReason::PKey);
     }
-    if !matches!(p.bth.opcode.transport(), Transport::Rc | Transport::Cnp) {
+    let transport = p.bth.opcode.transport();
+    if transport != qp.service.transport() && transport != Transport::Cnp {
         return Err(DropReason::TransportMismatch);
     }
     if !qp.state().receives() {

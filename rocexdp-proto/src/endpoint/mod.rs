@@ -12,6 +12,7 @@
 //! Must not: read a clock, or decide anything that the peer sees (the QP's parts do).
 
 mod commands;
+mod datagram;
 mod device;
 mod input;
 mod memory;
@@ -19,8 +20,9 @@ mod output;
 mod srq;
 mod types;
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
+pub use datagram::{MAX_GROUP_QPS, MAX_GROUPS};
 pub use device::DeviceAttr;
 pub use types::{
     CongestionSignal, CreateQp, EndpointConfig, EndpointCounters, ErrorCause, Event, IcrcMode,
@@ -31,7 +33,7 @@ use memory::Pds;
 use rocexdp_common::maps::QpEngine;
 
 use crate::hash::NumberHash;
-use crate::ids::{Qpn, SrqNum};
+use crate::ids::{Gid, Qpn, SrqNum};
 use crate::mem::RegionTable;
 use crate::qp::{AnswerData, Due, Qp};
 use crate::rng::Rng;
@@ -52,6 +54,8 @@ pub struct Endpoint {
     pds: Pds,
     /// Shared receive queues, by number.
     srqs: BTreeSet<SrqNum>,
+    /// Multicast groups: the slots of the QPs attached.
+    groups: BTreeMap<Gid, Vec<u32>>,
     timers: TimerQueue,
     /// QPs that owe a CNP.
     cnps: VecDeque<u32>,
@@ -64,6 +68,8 @@ pub struct Endpoint {
     headers: HeaderBuf,
     /// What the packet that left last carries, if it is a READ response.
     answer: Option<AnswerData>,
+    /// The QP without acknowledgements whose packet the driver has: done with it when it asks for the next one.
+    handed: Option<u32>,
     /// Steps in a row whose receive queue was not emptied, so that timers had to wait.
     pub(crate) deferred: u32,
 }
@@ -90,6 +96,7 @@ impl Endpoint {
             regions: RegionTable::default(),
             pds: Pds::default(),
             srqs: BTreeSet::new(),
+            groups: BTreeMap::new(),
             timers: TimerQueue::default(),
             cnps: VecDeque::new(),
             acks: VecDeque::new(),
@@ -98,6 +105,7 @@ impl Endpoint {
             counters: EndpointCounters::default(),
             headers: HeaderBuf::default(),
             answer: None,
+            handed: None,
             deferred: 0,
         }
     }

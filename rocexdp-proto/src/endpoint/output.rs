@@ -7,10 +7,10 @@
 use rocexdp_common::headers::{Aeth, AtomicEth, Bth, Feth, ICRC_LEN, Reth, Syndrome};
 use rocexdp_common::opcode::{Opcode, extensions_len, rc};
 
-use super::{Endpoint, qp_at};
+use super::{Endpoint, datagram, qp_at};
 use crate::ids::{Psn, Qpn};
 use crate::mem::RegionTable;
-use crate::qp::{Answer, Due, Qp, Request};
+use crate::qp::{Answer, Due, Qp, Request, Service};
 use crate::time::Timestamp;
 use crate::timer::TimerKind;
 use crate::wire::{HeaderBuf, Source, Transmit, TransmitKind};
@@ -19,6 +19,7 @@ impl Endpoint {
     /// The next packet, which counts as sent at `now`: ask only with room for it. `None`: nothing to send, or not yet.
     pub fn poll_transmit(&mut self, now: Timestamp) -> Option<Transmit<'_>> {
         self.answer = None;
+        self.finish_handed();
         if let Some(qpn) = self.next_cnp() {
             return Some(self.headers_only(qpn, TransmitKind::Cnp));
         }
@@ -71,6 +72,18 @@ impl Endpoint {
             } else {
                 qp.payload_failed();
             }
+        }
+        self.handed = None;
+        self.settle(slot);
+    }
+
+    /// Whoever asks for a packet is done with the one before, whose memory may change now.
+    fn finish_handed(&mut self) {
+        let Some(slot) = self.handed.take() else {
+            return;
+        };
+        if let Some(qp) = qp_at(&mut self.qps, slot) {
+            qp.handed_out();
         }
         self.settle(slot);
     }
@@ -178,7 +191,15 @@ impl Endpoint {
     fn send_request(&mut self, now: Timestamp, slot: u32) -> Option<Data> {
         let qp = qp_at(&mut self.qps, slot)?;
         let request = qp.next_request(now, &mut self.regions)?;
-        let len = build(qp, &mut self.headers, &request)?;
+        let len = match &qp.service {
+            Service::Datagram(_) => {
+                datagram::build(qp, &mut self.headers, &request, self.config.data_dscp)?
+            }
+            _ => build(qp, &mut self.headers, &request)?,
+        };
+        if !qp.service.is_reliable() {
+            self.handed = Some(slot);
+        }
         qp.congestion.sent(now, len);
         let stats = &mut qp.stats;
         stats.tx_packets += 1;
@@ -232,7 +253,15 @@ fn start(
 ) -> Option<()> {
     let route = qp.route.as_ref()?;
     route.data.start(out, Bth::LEN + behind + ICRC_LEN);
-    let mut bth = Bth {
+    let mut bth = bth(opcode, route.peer, psn);
+    set(&mut bth);
+    out.push_bth(&bth);
+    Some(())
+}
+
+/// The base header of what has neither pad nor AckReq.
+pub(super) const fn bth(opcode: Opcode, dest_qpn: Qpn, psn: Psn) -> Bth {
+    Bth {
         opcode,
         solicited: false,
         // As hardware does; no receiver is known to check it.
@@ -242,20 +271,21 @@ fn start(
         pkey: 0xffff,
         fecn: false,
         becn: false,
-        dest_qpn: route.peer,
+        dest_qpn,
         ack_req: false,
         psn,
-    };
-    set(&mut bth);
-    out.push_bth(&bth);
-    Some(())
+    }
+}
+
+/// Bytes of a request's extension headers.
+pub(super) fn extensions(r: &Request) -> usize {
+    r.opcode.extensions().map_or(0, extensions_len)
 }
 
 /// The headers of a request. Gives the bytes of the whole frame.
 fn build(qp: &Qp, out: &mut HeaderBuf, r: &Request) -> Option<u32> {
     let pad = r.len.wrapping_neg() & 3;
-    let extensions = extensions_len(r.opcode.extensions()?);
-    let behind = extensions + (r.len + pad) as usize;
+    let behind = extensions(r) + (r.len + pad) as usize;
     start(qp, out, r.opcode, r.psn, behind, |bth| {
         bth.pad = pad as u8;
         bth.ack_req = r.ack_req;

@@ -138,6 +138,26 @@ impl CreateQp {
     }
 }
 
+impl CreateQp {
+    /// As [`CreateQp::rc`], UC.
+    #[must_use]
+    pub fn uc(qpn: Qpn, send_cq: &Arc<CompletionQueue>, recv_cq: &Arc<CompletionQueue>) -> Self {
+        Self {
+            transport: Transport::Uc,
+            ..Self::rc(qpn, send_cq, recv_cq)
+        }
+    }
+
+    /// As [`CreateQp::rc`], UD.
+    #[must_use]
+    pub fn ud(qpn: Qpn, send_cq: &Arc<CompletionQueue>, recv_cq: &Arc<CompletionQueue>) -> Self {
+        Self {
+            transport: Transport::Ud,
+            ..Self::rc(qpn, send_cq, recv_cq)
+        }
+    }
+}
+
 /// Largest depth of a queue.
 pub const MAX_QUEUE_DEPTH: u32 = 1 << 16;
 
@@ -291,7 +311,7 @@ impl core::fmt::Display for Event {
     }
 }
 
-/// What an endpoint counted. Frames received are the sum of all these.
+/// What an endpoint counted. Frames received are the sum of `accepted`, `icrc_errors` and `drops`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct EndpointCounters {
     /// Frames that passed all checks: requests carried out or answered again, acknowledgements, CNPs.
@@ -300,6 +320,8 @@ pub struct EndpointCounters {
     pub icrc_errors: u64,
     /// Frames with a wrong ICRC that were taken nevertheless ([`IcrcMode::Ignore`]); among `accepted` or `drops` too.
     pub icrc_ignored: u64,
+    /// Copies of a group's packets that a QP attached did not take, besides the packets that none took; not frames.
+    pub group_refusals: u64,
     /// Frames dropped for another reason, by [`crate::DropReason::index`].
     pub drops: [u64; DROP_REASONS],
 }
@@ -310,6 +332,7 @@ impl Default for EndpointCounters {
             accepted: 0,
             icrc_errors: 0,
             icrc_ignored: 0,
+            group_refusals: 0,
             drops: [0; DROP_REASONS],
         }
     }

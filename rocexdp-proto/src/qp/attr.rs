@@ -5,6 +5,7 @@
 
 use core::time::Duration;
 
+use crate::ids::Gid;
 use crate::ids::{PathMtu, Psn, Qpn};
 use crate::mem::Access;
 use crate::wire::Path;
@@ -46,6 +47,17 @@ pub struct RtsAttr {
     pub max_rd_atomic: u8,
 }
 
+/// What RESET to INIT sets of a UD QP: who it is. It has no peer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct UdAttr {
+    /// Its address: packets must come to it, or to a group that it is attached to, and address handles start at it.
+    pub address: Gid,
+    /// Its Q_Key: packets without it are dropped.
+    pub qkey: u32,
+    /// The port's path MTU: a message is one packet.
+    pub path_mtu: PathMtu,
+}
+
 /// A change of state.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum QpTransition {
@@ -56,8 +68,17 @@ pub enum QpTransition {
     },
     /// From INIT.
     Rtr(RtrAttr),
-    /// From RTR.
+    /// From RTR, and from SQE, which takes none of the values.
     Rts(RtsAttr),
+    /// UD, from RESET.
+    InitUd(UdAttr),
+    /// UD, from INIT.
+    RtrUd,
+    /// UD, from RTR; and from SQE, which does not take the value.
+    RtsUd {
+        /// PSN of the first request.
+        sq_psn: Psn,
+    },
     /// From any state: every posted request completes with [`crate::verbs::Status::WrFlushErr`].
     Err,
     /// From any state: every posted request is forgotten without a completion.

@@ -32,7 +32,7 @@ impl Completions<'_> {
         imm: Option<u32>,
         solicited: bool,
     ) {
-        self.lost |= !self.cq.push(Cqe {
+        self.put(Cqe {
             wr_id,
             qpn: self.qpn,
             opcode,
@@ -41,9 +41,11 @@ impl Completions<'_> {
             imm,
             invalidated: None,
             src_qpn: None,
+            grh: false,
             solicited,
         });
     }
+
     /// A receive request is done.
     #[allow(clippy::too_many_arguments)] // A completion has so many fields.
     pub(crate) fn received(
@@ -56,7 +58,7 @@ impl Completions<'_> {
         invalidated: Option<RKey>,
         solicited: bool,
     ) {
-        self.lost |= !self.cq.push(Cqe {
+        self.put(Cqe {
             wr_id,
             qpn: self.qpn,
             opcode,
@@ -65,7 +67,13 @@ impl Completions<'_> {
             imm,
             invalidated,
             src_qpn: None,
+            grh: false,
             solicited,
         });
+    }
+
+    /// A completion as a whole.
+    pub(crate) fn put(&mut self, cqe: Cqe) {
+        self.lost |= !self.cq.push(cqe);
     }
 }

@@ -4,6 +4,8 @@
 //! own; this file gives each its part of the QP, and carries out what they report: a failed QP goes to ERR, which completes
 //! every request that was posted.
 //!
+//! UC and UD share the send side's state too; `service` says whose rules a QP follows, and only here is it looked at.
+//!
 //! Must not: know timers, other QPs, or the order in which QPs send (the endpoint does).
 
 mod attr;
@@ -15,18 +17,23 @@ mod requester;
 mod responder;
 mod rto;
 mod send;
+mod service;
 #[cfg(test)]
 mod sr;
+mod ud;
+mod unacked;
 
 use std::sync::Arc;
 
 use rocexdp_common::maps::QpEngine;
 
 pub use crate::verbs::QpState;
-pub use attr::{MAX_RD_ATOMIC, QpTransition, RtrAttr, RtsAttr, ack_timeout, rnr_delay};
+pub use attr::{MAX_RD_ATOMIC, QpTransition, RtrAttr, RtsAttr, UdAttr, ack_timeout, rnr_delay};
 pub(crate) use congestion::Congestion;
 pub(crate) use requester::Request;
 pub(crate) use send::{SendLimits, SendState};
+pub(crate) use service::Service;
+pub(crate) use ud::Own;
 
 use completer::Outcome;
 use completions::Completions;
@@ -81,6 +88,7 @@ pub(crate) struct Waiting {
 pub(crate) struct Qp {
     pub(crate) qpn: Qpn,
     pub(crate) pd: Pd,
+    pub(crate) service: Service,
     state: QpState,
     pub(crate) sq: Arc<SendQueue>,
     pub(crate) rq: Arc<RecvQueue>,
@@ -113,6 +121,7 @@ pub(crate) struct Qp {
 pub(crate) struct NewQp {
     pub(crate) qpn: Qpn,
     pub(crate) pd: Pd,
+    pub(crate) service: Service,
     pub(crate) srq: Option<Arc<RecvQueue>>,
     pub(crate) max_send: u32,
     pub(crate) max_recv: u32,
@@ -129,6 +138,7 @@ impl Qp {
         Self {
             qpn: new.qpn,
             pd: new.pd,
+            service: new.service,
             state: QpState::Reset,
             sq: Arc::new(SendQueue::new(new.max_send).with_caps(new.send_caps)),
             shared_rq: new.srq.is_some(),
@@ -184,7 +194,15 @@ impl Qp {
         };
         while self.state.sends() {
             match requester::next(&mut self.send, &self.sq, &mut local, now) {
-                Step::Packet(request) => return Some(request),
+                Step::Packet(request) if self.service.is_reliable() => return Some(request),
+                Step::Packet(request) => {
+                    match unacked::adapt(&mut self.send, &self.service, self.qpn, request) {
+                        Ok(request) => return Some(request),
+                        Err(status) => {
+                            self.fail_request(self.send.next.saturating_sub(1), status);
+                        }
+                    }
+                }
                 Step::Nothing => break,
                 Step::Local => {
                     let mut cq = Completions {
@@ -212,7 +230,8 @@ impl Qp {
                 lost: false,
             };
             completer::fail_oldest(&mut self.send, &self.sq, &mut cq, status);
-            self.fail(ErrorCause::Request(status));
+            let lost = lost || cq.lost;
+            self.sends_failed(status, lost);
         } else if lost {
             self.fail(ErrorCause::CqOverflow);
         }
@@ -287,12 +306,25 @@ impl Qp {
             stats: &mut self.stats,
             lost: false,
         };
-        let served = responder::serve(&mut self.recv, &mut cx, p);
+        let served = match self.service {
+            Service::Unreliable => responder::uc::serve(&mut self.recv, &mut cx, p),
+            _ => responder::serve(&mut self.recv, &mut cx, p),
+        };
         let lost = cx.lost;
+        self.served(served, lost)
+    }
+
+    /// What the responder reports of a request.
+    fn served(&mut self, served: Served, lost: bool) -> Result<(), DropReason> {
         match served {
             Served::Accepted if lost => self.fail(ErrorCause::CqOverflow),
             Served::Accepted => {}
-            Served::Refused(reason) => return Err(reason),
+            Served::Refused(reason) => {
+                if lost {
+                    self.fail(ErrorCause::CqOverflow);
+                }
+                return Err(reason);
+            }
             Served::Fatal(reason) => {
                 self.fail(ErrorCause::Peer(reason));
                 return Err(reason);
@@ -354,7 +386,7 @@ impl Qp {
         }
     }
 
-    /// The request that holds packet `at` has failed, and with it the QP.
+    /// The request that holds packet `at` has failed, and with it the QP, or, of a QP without acknowledgements, its send side.
     fn fail_request(&mut self, at: u64, status: Status) {
         let mut cq = Completions {
             qpn: self.qpn,
@@ -363,7 +395,8 @@ impl Qp {
             lost: false,
         };
         completer::fail(&mut self.send, &self.sq, &mut cq, at, status);
-        self.fail(ErrorCause::Request(status));
+        let lost = cq.lost;
+        self.sends_failed(status, lost);
     }
 
     fn fail(&mut self, cause: ErrorCause) {
@@ -375,6 +408,8 @@ impl Qp {
 
     /// To ERR: every posted request is flushed. A NAK that ends the connection still leaves, and the answers before it.
     pub(crate) fn enter_error(&mut self) {
+        // What was handed out before has left.
+        self.handed_out();
         self.set_state(QpState::Err);
         self.last_wqe = self.shared_rq;
         if !self.recv.owes_end() {
@@ -384,8 +419,8 @@ impl Qp {
         self.flush();
     }
 
-    /// In ERR: completes everything that is posted.
-    pub(crate) fn flush(&mut self) {
+    /// In SQE and ERR: completes every send that is posted.
+    pub(crate) fn flush_sends(&mut self) {
         let mut cq = Completions {
             qpn: self.qpn,
             cq: &self.send_cq,
@@ -393,6 +428,11 @@ impl Qp {
             lost: false,
         };
         completer::flush(&mut self.send, &self.sq, &mut cq);
+    }
+
+    /// In ERR: completes everything that is posted.
+    pub(crate) fn flush(&mut self) {
+        self.flush_sends();
         // No region is looked at.
         let mut regions = RegionTable::default();
         let mut cx = Context {
@@ -445,7 +485,11 @@ impl Qp {
 
     pub(crate) fn enter_rts(&mut self, attr: &RtsAttr) {
         let path_mtu: PathMtu = self.recv.path_mtu;
-        self.send.start(attr, path_mtu);
+        if self.service.is_reliable() {
+            self.send.start(attr, path_mtu);
+        } else {
+            self.send.start_unacknowledged(attr.sq_psn, path_mtu);
+        }
         self.set_state(QpState::Rts);
     }
 }

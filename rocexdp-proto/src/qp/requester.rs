@@ -14,7 +14,7 @@
 //! Follows drivers/infiniband/sw/rxe/rxe_req.c (`next_opcode`, `init_req_packet`, `update_state`, `rxe_do_local_ops`). Must
 //! not: read acknowledgements (the completer does), complete requests, or know how a packet is carried.
 
-use rocexdp_common::headers::{AtomicEth, Feth, Reth};
+use rocexdp_common::headers::{AtomicEth, Deth, Feth, Reth};
 use rocexdp_common::opcode::{Opcode, rc};
 
 use super::local::Local;
@@ -31,6 +31,7 @@ pub(crate) struct Request {
     pub(crate) ack_req: bool,
     pub(crate) solicited: bool,
     /// Extension headers.
+    pub(crate) deth: Option<Deth>,
     pub(crate) feth: Option<Feth>,
     pub(crate) reth: Option<Reth>,
     pub(crate) atomic: Option<AtomicEth>,
@@ -225,6 +226,7 @@ fn packet(s: &SendState, wqe: &Wqe, index: u32, numbers: u32) -> Request {
         psn: s.psn(wqe.first + u64::from(index)),
         ack_req: false,
         solicited: false,
+        deth: None,
         feth: None,
         reth: None,
         atomic: None,

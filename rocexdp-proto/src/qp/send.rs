@@ -182,8 +182,17 @@ impl SendState {
         self.reload_retries();
     }
 
-    /// Forgets all requests.
+    /// Starts numbering, at RTS, where nothing is acknowledged.
+    pub(crate) fn start_unacknowledged(&mut self, sq_psn: Psn, path_mtu: PathMtu) {
+        self.reset();
+        self.start = sq_psn;
+        self.path_mtu = path_mtu;
+        self.ack_timer.start(None);
+    }
+
+    /// Forgets all requests. The PSNs of what was sent stay used, for a QP that goes on (from SQE).
     pub(crate) fn reset(&mut self) {
+        self.start = self.psn(self.high);
         self.wqes.clear();
         (
             self.una,

@@ -135,6 +135,8 @@ pub struct Cqe {
     pub invalidated: Option<RKey>,
     /// UD receive: the sender's QP.
     pub src_qpn: Option<Qpn>,
+    /// UD receive: the first 40 bytes of the memory hold the IP header (`IBV_WC_GRH`; read it with [`crate::wire::Grh`]).
+    pub grh: bool,
     /// The peer asked for a solicited event.
     pub solicited: bool,
 }
@@ -356,6 +358,7 @@ mod tests {
             imm: None,
             invalidated: None,
             src_qpn: None,
+            grh: false,
             solicited: false,
         }
     }

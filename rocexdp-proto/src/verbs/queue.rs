@@ -8,6 +8,7 @@
 use core::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 
 use crossbeam_queue::ArrayQueue;
+use rocexdp_common::opcode::Transport;
 
 use super::srq::Shared;
 use super::state::QpState;
@@ -29,6 +30,12 @@ pub enum PostError {
     /// The QP's service has no such operation.
     #[error("the QP's service has no such operation")]
     Unsupported,
+    /// UD: the message is longer than the path MTU, and would not fit into its one packet.
+    #[error("UD message longer than the path MTU: a message is one packet")]
+    LongerThanMtu,
+    /// UD: no destination, or the destination is a group and its QPN is not 0xffffff, or the reverse. Not UD: a destination.
+    #[error("a UD request, and only that, says to whom; to a group with QPN 0xffffff")]
+    Destination,
     /// The range lies outside its memory.
     #[error("the range lies outside its memory")]
     InvalidSegment,
@@ -53,6 +60,8 @@ pub struct ListError {
 /// What a queue takes, besides its depth.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct QueueCaps {
+    /// The QP's service.
+    pub(crate) transport: Transport,
     /// Ranges of a list.
     pub(crate) max_sge: u32,
     /// Bytes of inline data.
@@ -66,6 +75,7 @@ pub(crate) struct QueueCaps {
 impl Default for QueueCaps {
     fn default() -> Self {
         Self {
+            transport: Transport::Rc,
             max_sge: u32::MAX,
             max_inline: u32::MAX,
             max_message: MAX_MESSAGE,
@@ -99,6 +109,8 @@ struct Ring<T> {
     depth: u32,
     state: AtomicU8,
     caps: QueueCaps,
+    /// Bytes of a UD message: its QP's path MTU.
+    max_datagram: AtomicU32,
     /// Of a shared receive queue.
     shared: Option<Box<Shared>>,
 }
@@ -111,6 +123,7 @@ impl<T> Ring<T> {
             depth,
             state: AtomicU8::new(QpState::Reset as u8),
             caps: QueueCaps::default(),
+            max_datagram: AtomicU32::new(MAX_MESSAGE),
             shared: None,
         }
     }
@@ -201,9 +214,8 @@ macro_rules! queue {
                     return Err(PostError::QpState(state));
                 }
                 self.0.caps.check(&wr.local)?;
-                if !wr.is_supported() {
-                    return Err(PostError::Unsupported);
-                }
+                let most = self.0.max_datagram.load(Ordering::Acquire);
+                wr.check(self.0.caps.transport, most)?;
                 if !wr.local.is_valid() {
                     return Err(PostError::InvalidSegment);
                 }
@@ -284,6 +296,13 @@ queue! {
     /// A QP's send queue.
     SendQueue, SendWr, takes_sends
 }
+impl SendQueue {
+    /// The longest UD message from now on: one packet.
+    pub(crate) fn set_max_datagram(&self, bytes: u32) {
+        self.0.max_datagram.store(bytes, Ordering::Release);
+    }
+}
+
 queue! {
     /// A QP's receive queue, or one that several QPs share (SRQ, `ibv_create_srq(3)`).
     RecvQueue, RecvWr, takes_receives

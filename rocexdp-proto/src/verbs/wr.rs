@@ -5,8 +5,10 @@
 use std::sync::Arc;
 
 use rocexdp_common::headers::Feth;
+use rocexdp_common::opcode::Transport;
 
 use super::ah::AddressHandle;
+use super::queue::PostError;
 use crate::ids::{Qpn, RKey, WrId};
 use crate::mem::{Access, SgList};
 
@@ -109,6 +111,24 @@ impl SendOp {
         matches!(self, Self::BindMw { .. } | Self::LocalInvalidate(_))
     }
 
+    /// Whether the service has it (`wr_opcode_mask` of drivers/infiniband/sw/rxe/rxe_opcode.c).
+    pub(crate) const fn is_of(&self, transport: Transport) -> bool {
+        match transport {
+            Transport::Rc => true,
+            Transport::Uc => matches!(
+                self,
+                Self::Send
+                    | Self::SendImm(_)
+                    | Self::Write { .. }
+                    | Self::WriteImm { .. }
+                    | Self::BindMw { .. }
+                    | Self::LocalInvalidate(_)
+            ),
+            Transport::Ud => matches!(self, Self::Send | Self::SendImm(_)),
+            _ => false,
+        }
+    }
+
     /// Whether the answer brings bytes that are written to the request's memory.
     #[must_use]
     pub const fn fetches(&self) -> bool {
@@ -119,12 +139,15 @@ impl SendOp {
     }
 }
 
+/// The QPN that all groups have.
+pub const MULTICAST_QPN: Qpn = Qpn::new(0xff_ffff);
+
 /// To whom a UD request goes.
 #[derive(Clone, Debug)]
 pub struct Datagram {
     /// The way there.
     pub ah: Arc<AddressHandle>,
-    /// The peer's QP.
+    /// The peer's QP; [`MULTICAST_QPN`] for a group.
     pub qpn: Qpn,
     /// Its Q_Key. With the top bit set, the sending QP's own is used (`ibv_post_send(3)`).
     pub qkey: u32,
@@ -164,8 +187,28 @@ impl SendWr {
         }
     }
 
+    /// Whether a QP of this service takes it, whose longest datagram this is.
+    pub(crate) fn check(&self, transport: Transport, max_datagram: u32) -> Result<(), PostError> {
+        if !self.is_supported() || !self.op.is_of(transport) {
+            return Err(PostError::Unsupported);
+        }
+        let datagram = transport == Transport::Ud;
+        if datagram && self.local.len() > max_datagram {
+            return Err(PostError::LongerThanMtu);
+        }
+        let right = match &self.to {
+            Some(to) => datagram && to.ah.is_group() == (to.qpn == MULTICAST_QPN),
+            None => !datagram,
+        };
+        if right {
+            Ok(())
+        } else {
+            Err(PostError::Destination)
+        }
+    }
+
     /// Inline data can't be written to.
-    pub(crate) fn is_supported(&self) -> bool {
+    fn is_supported(&self) -> bool {
         !self.op.fetches() || self.local.inline_len().is_none()
     }
 
@@ -218,7 +261,10 @@ impl RecvWr {
     }
 
     /// Inline data can't be written to.
-    pub(crate) fn is_supported(&self) -> bool {
-        self.local.inline_len().is_none()
+    pub(crate) fn check(&self, _: Transport, _: u32) -> Result<(), PostError> {
+        match self.local.inline_len() {
+            None => Ok(()),
+            Some(_) => Err(PostError::Unsupported),
+        }
     }
 }

@@ -129,8 +129,48 @@ impl HeaderTemplate {
         put(&mut self.bytes, 0, &mac);
     }
 
+    /// For datagrams to any QP there, with any DSCP: both come with [`HeaderTemplate::start_datagram`].
+    #[must_use]
+    pub fn datagram(path: &Path) -> Self {
+        Self::new(path, 0, 0, 0)
+    }
+
+    /// As [`HeaderTemplate::start`], with this UDP source port and DSCP.
+    pub fn start_datagram(
+        &self,
+        out: &mut HeaderBuf,
+        udp_payload: usize,
+        source_port: u16,
+        dscp: u8,
+    ) {
+        let tos = dscp << 2;
+        let mut sum = self.sum;
+        if !self.ipv6 {
+            sum += u32::from(tos);
+        }
+        self.start_with(out, udp_payload, sum);
+        put(&mut out.bytes, out.udp, &source_port.to_be_bytes());
+        if tos == 0 {
+            return;
+        }
+        // Into what the template has there: ECT(0).
+        if self.ipv6 {
+            let first = (0x6000u16 | u16::from(tos | ECT0) << 4).to_be_bytes();
+            let [high, low] = first;
+            let label = self.bytes.get(self.ip + 1).map_or(0, |b| b & 0xf);
+            put(&mut out.bytes, self.ip, &[high, low | label]);
+        } else {
+            put(&mut out.bytes, self.ip + 1, &[tos | ECT0]);
+        }
+    }
+
     /// Starts a packet with `udp_payload` bytes behind the UDP header.
     pub fn start(&self, out: &mut HeaderBuf, udp_payload: usize) {
+        self.start_with(out, udp_payload, self.sum);
+    }
+
+    /// `sum` is that of the IPv4 header without its length.
+    fn start_with(&self, out: &mut HeaderBuf, udp_payload: usize, sum: u32) {
         out.clear();
         out.push(self.bytes.get(..self.len).unwrap_or(&[]));
         out.ip = self.ip;
@@ -142,7 +182,7 @@ impl HeaderTemplate {
         } else {
             let total = udp + 20;
             put(&mut out.bytes, self.ip + 2, &total.to_be_bytes());
-            let sum = self.sum + u32::from(total);
+            let sum = sum + u32::from(total);
             let sum = (sum & 0xffff) + (sum >> 16);
             let sum = (sum & 0xffff) + (sum >> 16);
             put(&mut out.bytes, self.ip + 10, &(!(sum as u16)).to_be_bytes());

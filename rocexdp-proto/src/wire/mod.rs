@@ -7,16 +7,18 @@
 //! Must not: know QPs. Formats: drivers/infiniband/sw/rxe/rxe_hdr.h, rxe_net.c.
 
 mod emit;
+mod grh;
 mod icrc;
 mod parse;
 mod path;
 
 pub(crate) use emit::Source;
 pub use emit::{HeaderBuf, HeaderTemplate, Transmit, TransmitKind};
+pub use grh::{GRH_ROOM, Grh};
 pub use icrc::Icrc;
 pub use parse::{Head, Packet, Payload, dest_qpn};
-pub(crate) use path::is_multicast;
-pub use path::{Path, udp_source_port};
+pub use path::{Path, multicast_mac, udp_source_port};
+pub(crate) use path::{is_multicast, is_unicast};
 
 /// The pieces of a received frame, in order, from the Ethernet header on; without FCS.
 pub type Frags<'a> = &'a [&'a [u8]];

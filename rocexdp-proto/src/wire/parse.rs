@@ -14,7 +14,7 @@ use rocexdp_common::maps::Reason;
 use rocexdp_common::opcode::{ext, extensions_len};
 use rocexdp_common::parse::{self, IpVersion, NotParsed};
 
-use super::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, Frags, Icrc, UDP_HEADER, slices, take};
+use super::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, Frags, Grh, Icrc, UDP_HEADER, slices, take};
 use crate::drop::DropReason;
 use crate::ids::{Gid, Qpn, RKey};
 use crate::mem::{Memory, MemoryFault, SgList};
@@ -48,6 +48,11 @@ impl Head {
 
     fn take<const N: usize>(&self, at: usize) -> Option<[u8; N]> {
         take(self.bytes(), at)
+    }
+
+    /// The link address that the frame is for.
+    pub(crate) fn dst_mac(&self) -> Option<[u8; 6]> {
+        self.take(0)
     }
 }
 
@@ -240,6 +245,16 @@ impl<'a> Packet<'a> {
     #[must_use]
     pub const fn ip_len(&self) -> usize {
         self.icrc + ICRC_LEN - self.ip
+    }
+
+    /// The IP header as a UD receiver finds it before the message. `head` must be of the frame.
+    #[must_use]
+    pub fn grh(&self, head: &Head) -> Option<Grh> {
+        if head.take::<1>(self.ip)?.first()? >> 4 == 4 {
+            head.take(self.ip).map(Grh::ipv4)
+        } else {
+            head.take(self.ip).map(Grh::ipv6)
+        }
     }
 
     /// Whether the ICRC is the one of the packet. Reads every byte of it, headers from the copy.

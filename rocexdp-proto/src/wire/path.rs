@@ -46,7 +46,7 @@ impl Path {
 }
 
 /// Whether the address is neither unset, multicast nor broadcast.
-fn is_unicast(gid: &Gid) -> bool {
+pub(crate) fn is_unicast(gid: &Gid) -> bool {
     match ipv4_of(gid) {
         Some([a, ..]) => a != 0 && a < 224,
         None => *gid != [0; 16] && gid.first() != Some(&0xff),
@@ -59,6 +59,20 @@ pub(crate) fn is_multicast(gid: &Gid) -> bool {
         Some([a, ..]) => (224..240).contains(&a),
         None => gid.first() == Some(&0xff),
     }
+}
+
+/// The link address of a multicast group: 01:00:5e and 23 bits of an IPv4 group, 33:33 and 32 bits of an IPv6 one
+/// (`ip_eth_mc_map`, `ipv6_eth_mc_map` of the kernel). `None` for any other address.
+#[must_use]
+pub fn multicast_mac(group: &Gid) -> Option<[u8; 6]> {
+    if !is_multicast(group) {
+        return None;
+    }
+    let [.., a, b, c, d] = *group;
+    Some(match ipv4_of(group) {
+        Some(_) => [0x01, 0x00, 0x5e, b & 0x7f, c, d],
+        None => [0x33, 0x33, a, b, c, d],
+    })
 }
 
 /// The IPv4 address in a GID of the form `::ffff:a.b.c.d`.
@@ -87,6 +101,19 @@ pub fn udp_source_port(flow_label: u32, local: Qpn, remote: Qpn) -> u16 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_groups_link_address_follows_from_it() {
+        let v4 = |a| multicast_mac(&crate::ids::gid_from_ipv4(a));
+        assert_eq!(v4([239, 205, 0, 1]), Some([1, 0, 0x5e, 0x4d, 0, 1]));
+        assert_eq!(v4([10, 77, 0, 1]), None);
+        let mut v6 = [0; 16];
+        (v6[0], v6[1]) = (0xff, 0x02);
+        v6[12..].copy_from_slice(&[0x81, 2, 3, 4]);
+        assert_eq!(multicast_mac(&v6), Some([0x33, 0x33, 0x81, 2, 3, 4]));
+        v6[0] = 0xfd;
+        assert_eq!(multicast_mac(&v6), None);
+    }
 
     #[test]
     fn udp_source_port_follows_the_kernel() {

@@ -11,6 +11,7 @@
 //! | `resources.rs` | READs, atomics, FLUSHes and ATOMIC WRITEs as they were carried out, and what is left of their answers |
 //! | `answer.rs` | which answer leaves next |
 //! | `flush.rs` | receive requests that end without a message |
+//! | `uc.rs` | the same for UC: other ends, no answers |
 //!
 //! Must not: know of our own requests, or change the QP's state: it reports what is fatal.
 
@@ -19,6 +20,7 @@ mod check;
 mod execute;
 mod flush;
 mod resources;
+pub(super) mod uc;
 
 use rocexdp_common::headers::Syndrome;
 use rocexdp_common::maps::QpEngine;
