@@ -106,12 +106,12 @@ fn commands_out_of_range_are_refused_and_change_nothing() {
         ep.create_qp(deep),
         Err(VerbsError::InvalidAttr { .. })
     ));
-    let ud = CreateQp {
-        transport: Transport::Ud,
+    let rd = CreateQp {
+        transport: Transport::Rd,
         ..create(QPN)
     };
     assert!(matches!(
-        ep.create_qp(ud),
+        ep.create_qp(rd),
         Err(VerbsError::InvalidAttr { .. })
     ));
     assert_eq!(
