@@ -16,10 +16,13 @@ use rocexdp_proto::drive::{FrameIo, step};
 use rocexdp_proto::ids::{PathMtu, Psn, Qpn, gid_from_ipv4};
 use rocexdp_proto::mem::Access;
 use rocexdp_proto::time::{Rate, Timestamp};
-use rocexdp_proto::verbs::{CompletionQueue, Cqe, PostError, RecvWr, SendWr};
+use rocexdp_proto::verbs::{
+    AddressHandle, CompletionQueue, Cqe, Datagram, PostError, RecvWr, SendWr,
+};
 use rocexdp_proto::wire::{Frags, Head, Packet, Path, RxMeta};
 use rocexdp_proto::{
-    CreateQp, Endpoint, EndpointConfig, Event, QpHandle, QpTransition, RtrAttr, RtsAttr,
+    CreateQp, Endpoint, EndpointConfig, Event, QpHandle, QpTransition, RtrAttr, RtsAttr, Transport,
+    UdAttr,
 };
 
 pub use crate::memory::{Bytes, NoBytes};
@@ -73,6 +76,10 @@ pub struct PairConfig {
     pub piece: usize,
     /// Seed of the endpoints.
     pub seed: u64,
+    /// Service of the QPs.
+    pub transport: Transport,
+    /// Q_Key of the QPs, if they are UD.
+    pub qkey: u32,
     /// Path MTU of the QPs.
     pub path_mtu: PathMtu,
     /// First PSN of each end's requests.
@@ -111,6 +118,8 @@ impl Default for PairConfig {
             link_rate: None,
             piece: usize::MAX,
             seed: 1,
+            transport: Transport::Rc,
+            qkey: 0x1111_1111,
             path_mtu: PathMtu::Mtu1024,
             psn: [Psn::new(0xff_fff0), Psn::new(0x12_3456)],
             timeout: 8,
@@ -147,14 +156,29 @@ pub struct End {
 impl End {
     #[allow(clippy::expect_used)] // A harness that can't be built is a wrong test.
     fn connect(&mut self, config: &PairConfig, i: usize, now: Timestamp) {
-        for to in [
-            QpTransition::Reset,
+        let connected = [
             QpTransition::Init {
                 access: config.access,
             },
             QpTransition::Rtr(rtr(config, i)),
             QpTransition::Rts(rts(config, i)),
-        ] {
+        ];
+        let datagram = [
+            QpTransition::InitUd(UdAttr {
+                address: path(config, i).src,
+                qkey: config.qkey,
+                path_mtu: config.path_mtu,
+            }),
+            QpTransition::RtrUd,
+            QpTransition::RtsUd {
+                sq_psn: config.psn[i],
+            },
+        ];
+        let ways = match config.transport {
+            Transport::Ud => datagram,
+            _ => connected,
+        };
+        for to in core::iter::once(QpTransition::Reset).chain(ways) {
             self.endpoint
                 .modify_qp(now, QPNS[i], to)
                 .expect("the configuration's attributes");
@@ -229,6 +253,7 @@ impl Pair {
             let cq = Arc::new(CompletionQueue::new(2 * config.depth));
             let qp = endpoint
                 .create_qp(CreateQp {
+                    transport: config.transport,
                     max_send: config.depth,
                     max_recv: config.depth,
                     ..CreateQp::rc(QPNS[i], &cq, &cq)
@@ -440,6 +465,20 @@ pub fn path(config: &PairConfig, end: usize) -> Path {
         dst: gid(peer),
         hop_limit: 64,
         flow_label: 0,
+    }
+}
+
+/// From an end's UD QP to the other one's.
+///
+/// # Panics
+/// If the configuration's addresses are no path.
+#[must_use]
+#[allow(clippy::expect_used)] // A harness that can't be built is a wrong test.
+pub fn datagram(config: &PairConfig, end: usize) -> Datagram {
+    Datagram {
+        ah: Arc::new(AddressHandle::new(path(config, end)).expect("a path")),
+        qpn: QPNS[1 - end],
+        qkey: config.qkey,
     }
 }
 
