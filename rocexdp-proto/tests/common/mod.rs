@@ -1,6 +1,8 @@
 //! What the transport's tests share: payloads that show where they came from, and work requests.
 #![allow(dead_code)] // Each test binary uses its own part.
 
+pub mod pcap;
+
 use std::sync::Arc;
 use std::time::Duration;
 
