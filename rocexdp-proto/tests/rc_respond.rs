@@ -2,101 +2,11 @@
 
 mod common;
 
-use std::sync::Arc;
-
-use common::{Craft, LONG, Reply, pattern, recv_wr, replies, stats};
-use rocexdp_common::headers::{Feth, FlushRange, Syndrome};
-use rocexdp_common::opcode::{Opcode, rc};
-use rocexdp_proto::ids::{PathMtu, Psn, RKey};
-use rocexdp_proto::mem::Access;
-use rocexdp_sim::pair::{Bytes, Pair, PairConfig};
-
-const FIRST: Psn = Psn::new(0xff_fff0);
-const VA: u64 = 0x10_0000;
-const LEN: usize = 4096;
-const ACK: Syndrome = Syndrome::Ack(0x1f);
-
-/// End 1 of a pair as responder, with a region of 4 KiB at [`VA`] that allows everything.
-struct Responder {
-    config: PairConfig,
-    pair: Pair,
-    bytes: Arc<Bytes>,
-    rkey: RKey,
-}
-
-impl Responder {
-    fn new(config: PairConfig) -> Self {
-        let mut pair = Pair::new(&config);
-        let bytes = Bytes::of(pattern(LEN, 1));
-        let access = Access::LOCAL_WRITE
-            | Access::REMOTE_WRITE
-            | Access::REMOTE_READ
-            | Access::REMOTE_ATOMIC
-            | Access::FLUSH_GLOBAL;
-        let region = pair.ends[1]
-            .endpoint
-            .register_memory(bytes.clone(), VA, access);
-        pair.capture();
-        Self {
-            config,
-            pair,
-            bytes,
-            rkey: region.rkey,
-        }
-    }
-
-    fn small() -> Self {
-        Self::new(PairConfig {
-            path_mtu: PathMtu::Mtu256,
-            ..PairConfig::default()
-        })
-    }
-
-    /// A request packet, `n` behind the first.
-    fn packet(&self, n: u32, opcode: Opcode) -> Craft {
-        Craft::new(0, opcode, FIRST.add(n))
-    }
-
-    fn read(&self, n: u32, at: u64, len: u32) -> Craft {
-        self.packet(n, rc::READ_REQUEST)
-            .reth(VA + at, self.rkey.0, len)
-    }
-
-    fn write(&self, n: u32, at: u64, bytes: &[u8]) -> Craft {
-        self.packet(n, rc::WRITE_ONLY)
-            .reth(VA + at, self.rkey.0, bytes.len() as u32)
-            .payload(bytes)
-            .asking()
-    }
-
-    fn add(&self, n: u32, at: u64, add: u64) -> Craft {
-        self.packet(n, rc::FETCH_ADD)
-            .atomic(VA + at, self.rkey.0, add, 0)
-    }
-
-    /// What these packets are answered by, having arrived at once.
-    fn feed(&mut self, packets: &[Craft]) -> Vec<Reply> {
-        self.pair.sent.clear();
-        for p in packets {
-            self.pair.inject(1, p.frame(&self.config, 0));
-        }
-        assert!(self.pair.run(LONG));
-        replies(&self.pair.sent, 1)
-    }
-
-    /// As [`Self::feed`]: opcodes and distances of PSNs.
-    fn answers(&mut self, packets: &[Craft]) -> Vec<(Opcode, i32)> {
-        let replies = self.feed(packets);
-        replies
-            .iter()
-            .map(|r| (r.opcode, r.psn.diff(FIRST)))
-            .collect()
-    }
-
-    fn word(&self, at: usize) -> u64 {
-        u64::from_ne_bytes(self.bytes.copy()[at..at + 8].try_into().unwrap())
-    }
-}
+use common::responder::{ACK, FIRST, LEN, Responder, VA};
+use common::{Reply, recv_wr, stats};
+use rocexdp_common::headers::{Feth, FlushRange};
+use rocexdp_common::opcode::rc;
+use rocexdp_sim::pair::Bytes;
 
 #[test]
 fn a_read_is_answered_in_packets_of_the_path_mtu() {

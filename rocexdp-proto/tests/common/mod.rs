@@ -2,6 +2,7 @@
 #![allow(dead_code)] // Each test binary uses its own part.
 
 pub mod pcap;
+pub mod responder;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -262,9 +262,11 @@ pub(super) fn note_dropped(s: &mut RecvState, bth: &Bth) {
 impl RecvState {
     /// Owes an ACK of packet `number`, which has come again. It goes no further than to the next request with an answer of its
     /// own: that answer may have been lost as well, and an ACK beyond it would be an implied NAK.
-    pub(super) fn acknowledge_again(&mut self, number: u64) {
+    pub(super) fn acknowledge_again(&mut self, number: Option<u64>) {
         self.unanswered.asked = true;
-        let before = self.resources.behind(number).map(|n| self.psn(n));
+        let before = number
+            .and_then(|n| self.resources.behind(n))
+            .map(|n| self.psn(n));
         self.owed = match (self.owed, before) {
             (Owed::Nothing, _) => Owed::Ack(before),
             (Owed::Ack(Some(a)), Some(b)) => Owed::Ack(Some(if a.diff(b) < 0 { b } else { a })),

@@ -320,13 +320,8 @@ fn refuse(
 /// without AckReq, since the ACK may have been lost (C9-105); the others are answered from what is kept of them, and what can't
 /// be is dropped in silence.
 fn duplicate_request(s: &mut RecvState, p: &Packet<'_>, operation: Operation) -> Served {
-    let Some(number) = s.number(p.bth.psn) else {
-        // Before the first packet of all: the peer's former life.
-        if matches!(operation, Operation::Send | Operation::Write) {
-            s.acknowledge_again(s.received);
-        }
-        return Served::Accepted;
-    };
+    // None: before the first packet of all.
+    let number = s.number(p.bth.psn);
     let asked = match operation {
         Operation::Send | Operation::Write => {
             s.acknowledge_again(number);
@@ -335,7 +330,10 @@ fn duplicate_request(s: &mut RecvState, p: &Packet<'_>, operation: Operation) ->
         Operation::ReadRequest => p.reth.filter(|_| p.payload.is_empty()).map(Again::Read),
         _ => Some(Again::Other(operation)),
     };
-    if asked.is_some_and(|a| s.resources.again(number, a, s.path_mtu)) {
+    let answered = number
+        .zip(asked)
+        .is_some_and(|(n, a)| s.resources.again(n, a, s.path_mtu));
+    if answered {
         Served::Accepted
     } else {
         Served::Refused(DropReason::DuplicateUnanswered)

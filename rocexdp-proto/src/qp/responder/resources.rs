@@ -218,3 +218,75 @@ impl Resources {
         true
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MTU: PathMtu = PathMtu::Mtu256;
+
+    fn read(first: u64, length: u32) -> Entry {
+        let (va, rkey) = (0x1000, RKey(7));
+        let kept = Kept::Read { va, rkey, length };
+        Entry::new(first, Operation::ReadRequest, kept, 0)
+    }
+
+    fn rest(packet: u32, length: u32) -> Again {
+        Again::Read(Reth {
+            va: 0x1000 + u64::from(packet) * 256,
+            rkey: 7,
+            length,
+        })
+    }
+
+    #[test]
+    fn the_longest_read_is_one_entry_and_each_of_its_packets_can_be_asked_for_again() {
+        let mut r = Resources::new(1);
+        r.push(read(5, 1 << 31), MTU);
+        let last = (1 << 23) - 1;
+        for packet in [0, 1, last] {
+            let left = (1 << 31) - packet * 256;
+            r.cancel(MTU);
+            assert!(r.again(5 + u64::from(packet), rest(packet, left), MTU));
+            assert_eq!(r.pending().map(|e| e.next), Some(packet));
+        }
+        assert!(r.sent(MTU) && r.pending().is_none());
+        assert!(!r.again(5 + (1 << 23), rest(last + 1, 0), MTU));
+        assert!(!r.again(4, rest(0, 256), MTU));
+    }
+
+    /// The same PSN, and all the rest, 2^24 packets later.
+    #[test]
+    fn what_was_kept_once_around_ago_answers_nothing() {
+        let mut r = Resources::new(2);
+        r.push(read(0, 256), MTU);
+        assert!(r.sent(MTU));
+        assert!(!r.again(1 << 24, rest(0, 256), MTU));
+        assert!(r.again(0, rest(0, 256), MTU));
+    }
+
+    #[test]
+    fn an_answer_that_is_asked_for_again_is_dropped_with_its_entry_and_none_behind_it_is() {
+        let mut r = Resources::new(2);
+        for first in [0, 1] {
+            assert!(r.has_room(MTU));
+            r.push(read(first, 256), MTU);
+            assert!(r.sent(MTU));
+        }
+        assert!(r.again(0, rest(0, 256), MTU) && r.again(1, rest(0, 256), MTU));
+        assert!(r.has_room(MTU), "both were answered once");
+        r.push(read(2, 256), MTU);
+        let left = core::iter::from_fn(|| {
+            let first = r.pending()?.first;
+            r.sent(MTU);
+            Some(first)
+        });
+        assert_eq!(left.collect::<Vec<_>>(), [1, 2]);
+    }
+
+    #[test]
+    fn without_depth_nothing_is_kept() {
+        assert!(!Resources::new(0).has_room(MTU));
+        assert_eq!(Resources::new(255).depth, usize::from(MAX_RD_ATOMIC));
+    }
+}
