@@ -1,6 +1,7 @@
 //! What the transport's tests share: payloads that show where they came from, and work requests.
 #![allow(dead_code)] // Each test binary uses its own part.
 
+pub mod lone;
 pub mod pcap;
 pub mod responder;
 
