@@ -37,5 +37,8 @@ pub use endpoint::{
     CongestionSignal, CreateQp, DeviceAttr, Endpoint, EndpointConfig, EndpointCounters, ErrorCause,
     Event, IcrcMode, QpHandle, QpInfo, VerbsError,
 };
-pub use qp::{MAX_RD_ATOMIC, QpState, QpTransition, RtrAttr, RtsAttr, UdAttr};
+pub use qp::{
+    AttrMask, MAX_RD_ATOMIC, MigrationState, ModifyError, ModifyQp, QpAttr, QpInitAttr, QpState,
+    QpTransition, RtrAttr, RtsAttr, UdAttr,
+};
 pub use rocexdp_common::opcode::Transport;

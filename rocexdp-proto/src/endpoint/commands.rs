@@ -6,13 +6,8 @@ use std::sync::Arc;
 
 use super::{CreateQp, DeviceAttr, Endpoint, MAX_QUEUE_DEPTH, QpHandle, VerbsError, qp_at};
 use crate::ids::Qpn;
-use crate::qp::{
-    Congestion, NewQp, Own, Qp, QpState, QpTransition, Route, RtrAttr, SendLimits, SendState,
-    Service, UdAttr,
-};
-use crate::time::Timestamp;
+use crate::qp::{NewQp, Qp, SendLimits, SendState, Service};
 use crate::verbs::{MAX_MESSAGE, QueueCaps};
-use crate::wire::{HeaderTemplate, is_unicast};
 
 impl Endpoint {
     /// Makes a QP, in RESET.
@@ -104,84 +99,6 @@ impl Endpoint {
         Ok(handle)
     }
 
-    /// Changes a QP's state.
-    ///
-    /// # Errors
-    /// The QP is unknown, is in another state than the transition starts from, or a value is out of range.
-    pub fn modify_qp(
-        &mut self,
-        now: Timestamp,
-        qpn: Qpn,
-        to: QpTransition,
-    ) -> Result<(), VerbsError> {
-        let _ = now;
-        let slot = *self
-            .slots
-            .get(&qpn.get())
-            .ok_or(VerbsError::UnknownQp(qpn))?;
-        let congestion = self.congestion();
-        let route = if let QpTransition::Rtr(attr) = &to {
-            Some(self.route(qpn, attr)?)
-        } else {
-            None
-        };
-        let Some(qp) = qp_at(&mut self.qps, slot) else {
-            return Err(VerbsError::UnknownQp(qpn));
-        };
-        let from = qp.state();
-        let datagram = match &qp.service {
-            Service::Datagram(own) => Some(*own),
-            _ => None,
-        };
-        let for_datagrams = matches!(
-            to,
-            QpTransition::InitUd(_) | QpTransition::RtrUd | QpTransition::RtsUd { .. }
-        );
-        let for_any = matches!(to, QpTransition::Reset | QpTransition::Err);
-        if !for_any && for_datagrams != datagram.is_some() {
-            let what = "a UD QP takes InitUd, RtrUd and RtsUd, others take Init, Rtr and Rts";
-            return Err(VerbsError::InvalidAttr { qpn, what });
-        }
-        let refused = |to| Err(VerbsError::InvalidTransition { qpn, from, to });
-        match (from, &to) {
-            (_, QpTransition::Reset) => qp.reset(congestion),
-            (QpState::Err, QpTransition::Err) => {}
-            (_, QpTransition::Err) => qp.enter_error(),
-            (QpState::Reset | QpState::Init, QpTransition::Init { access }) => {
-                qp.enter_init(*access)
-            }
-            (QpState::Init, QpTransition::Rtr(attr)) => {
-                if let Some(route) = route {
-                    qp.enter_rtr(attr, route);
-                }
-            }
-            (QpState::Rtr, QpTransition::Rts(attr)) => {
-                if attr.timeout > 31 || attr.retry_cnt > 7 || attr.rnr_retry > 7 {
-                    let what = "timeout is 0..=31, retry_cnt and rnr_retry are 0..=7";
-                    return Err(VerbsError::InvalidAttr { qpn, what });
-                }
-                qp.enter_rts(attr);
-            }
-            (QpState::Reset | QpState::Init, QpTransition::InitUd(attr)) => {
-                qp.enter_init_datagram(own(qpn, attr)?);
-            }
-            (QpState::Init, QpTransition::RtrUd) => qp.enter_rtr_datagram(),
-            (QpState::Rtr, QpTransition::RtsUd { sq_psn }) => {
-                let path_mtu = datagram.unwrap_or_default().path_mtu;
-                qp.enter_rts_datagram(*sq_psn, path_mtu);
-            }
-            (QpState::Sqe, QpTransition::Rts(_) | QpTransition::RtsUd { .. }) => qp.recover(),
-            (_, QpTransition::InitUd(_)) => return refused(QpState::Init),
-            (_, QpTransition::RtrUd) => return refused(QpState::Rtr),
-            (_, QpTransition::RtsUd { .. }) => return refused(QpState::Rts),
-            (_, QpTransition::Init { .. }) => return refused(QpState::Init),
-            (_, QpTransition::Rtr(_)) => return refused(QpState::Rtr),
-            (_, QpTransition::Rts(_)) => return refused(QpState::Rts),
-        }
-        self.settle(slot);
-        Ok(())
-    }
-
     /// The next hop to a QP's peer has another link address. False if there is no such QP, or it has no peer yet.
     pub fn set_dest_mac(&mut self, qpn: Qpn, mac: [u8; 6]) -> bool {
         let slot = self.slots.get(&qpn.get()).copied();
@@ -217,29 +134,6 @@ impl Endpoint {
         }
         Ok(())
     }
-
-    fn congestion(&self) -> Congestion {
-        Congestion::new(&self.config.np, &self.config.rp, self.config.line_rate)
-    }
-
-    fn route(&self, qpn: Qpn, attr: &RtrAttr) -> Result<Route, VerbsError> {
-        let refuse = |what| Err(VerbsError::InvalidAttr { qpn, what });
-        if !attr.path.is_valid() {
-            return refuse(
-                "the path needs two unicast addresses of one family, a VLAN below 4096, a flow label below 2^20",
-            );
-        }
-        if attr.min_rnr_timer > 31 {
-            return refuse("min_rnr_timer is 0..=31");
-        }
-        let np = &self.config.np;
-        Ok(Route {
-            path: attr.path,
-            peer: attr.dest_qpn,
-            data: HeaderTemplate::data(&attr.path, qpn, attr.dest_qpn, self.config.data_dscp),
-            cnp: HeaderTemplate::cnp(&attr.path, np.cnp_dscp, np.cnp_802p_prio),
-        })
-    }
 }
 
 /// What a new QP asks for against what the device has.
@@ -260,17 +154,4 @@ fn check_caps(create: &CreateQp, limits: &DeviceAttr) -> Result<(), VerbsError> 
         return refuse("srq must be made by create_srq");
     }
     Ok(())
-}
-
-/// What is a UD QP's own.
-fn own(qpn: Qpn, attr: &UdAttr) -> Result<Own, VerbsError> {
-    if !is_unicast(&attr.address) {
-        let what = "a UD QP's own address is neither unset, multicast nor broadcast";
-        return Err(VerbsError::InvalidAttr { qpn, what });
-    }
-    Ok(Own {
-        address: attr.address,
-        qkey: attr.qkey,
-        path_mtu: attr.path_mtu,
-    })
 }

@@ -2,6 +2,7 @@
 //!
 //! Must not: enforce anything itself.
 
+use crate::ids::PathMtu;
 use crate::qp::MAX_RD_ATOMIC;
 use crate::verbs::MAX_MESSAGE;
 
@@ -42,6 +43,8 @@ pub struct DeviceAttr {
     pub max_rd_atomic: u8,
     /// READs and atomics of the peer that may be unanswered at once, per QP (`max_qp_rd_atom`).
     pub max_dest_rd_atomic: u8,
+    /// Largest path MTU of a QP: the port's (`ibv_query_port(3)`, `active_mtu`).
+    pub max_path_mtu: PathMtu,
     /// Address handles. They are made outside the endpoint, whose owner counts them.
     pub max_ah: u32,
     /// Bytes of a message.
@@ -71,6 +74,7 @@ impl Default for DeviceAttr {
             max_srq_sge: 32,
             max_rd_atomic: MAX_RD_ATOMIC,
             max_dest_rd_atomic: MAX_RD_ATOMIC,
+            max_path_mtu: PathMtu::Mtu4096,
             max_ah: 1 << 20,
             max_msg_sz: MAX_MESSAGE,
             max_mcast_grp: 8192,

@@ -16,6 +16,7 @@ mod datagram;
 mod device;
 mod input;
 mod memory;
+mod modify;
 mod output;
 mod srq;
 mod types;

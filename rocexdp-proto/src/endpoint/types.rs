@@ -14,7 +14,7 @@ use crate::drop::DROP_REASONS;
 use crate::ids::{CqNum, Pd, Psn, Qpn, RKey, SrqNum};
 use crate::mem::RegionError;
 pub use crate::qp::ErrorCause;
-use crate::qp::QpState;
+use crate::qp::{ModifyError, QpState};
 use crate::time::Rate;
 use crate::verbs::{CompletionQueue, RecvQueue, SendQueue};
 
@@ -190,6 +190,18 @@ pub enum VerbsError {
         from: QpState,
         /// The state asked for.
         to: QpState,
+    },
+    /// A change of state does not take, or needs, other attributes.
+    #[error("QP {qpn}: {from} to {to} {why}")]
+    Attributes {
+        /// The QP.
+        qpn: Qpn,
+        /// Its state.
+        from: QpState,
+        /// The state asked for.
+        to: QpState,
+        /// Which.
+        why: ModifyError,
     },
     /// No protection domain has this number.
     #[error("there is no protection domain {}: allocate it first", .0.0)]

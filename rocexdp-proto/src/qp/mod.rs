@@ -9,10 +9,12 @@
 //! Must not: know timers, other QPs, or the order in which QPs send (the endpoint does).
 
 mod attr;
+mod change;
 mod completer;
 mod completions;
 mod congestion;
 mod local;
+mod modify;
 mod requester;
 mod responder;
 mod rto;
@@ -29,7 +31,9 @@ use rocexdp_common::maps::QpEngine;
 
 pub use crate::verbs::QpState;
 pub use attr::{MAX_RD_ATOMIC, QpTransition, RtrAttr, RtsAttr, UdAttr, ack_timeout, rnr_delay};
+pub use change::{QpAttr, QpInitAttr};
 pub(crate) use congestion::Congestion;
+pub use modify::{AttrMask, MigrationState, ModifyError, ModifyQp};
 pub(crate) use requester::Request;
 pub(crate) use send::{SendLimits, SendState};
 pub(crate) use service::Service;
@@ -43,8 +47,8 @@ pub(crate) use responder::{Answer, AnswerData, Due};
 use responder::{Context, RecvState, Served};
 
 use crate::drop::DropReason;
-use crate::ids::{CqNum, PathMtu, Pd, Psn, Qpn};
-use crate::mem::{Access, RegionTable};
+use crate::ids::{CqNum, Pd, Psn, Qpn};
+use crate::mem::RegionTable;
 use crate::time::Timestamp;
 use crate::timer::Timers;
 use crate::verbs::{CompletionQueue, QueueCaps, RecvQueue, SendQueue, Status};
@@ -107,6 +111,7 @@ pub(crate) struct Qp {
     pub(crate) requested_last: bool,
     pub(crate) timers: Timers,
     pub(crate) stats: QpEngine,
+    kept: change::Kept,
     /// The peer's first packet has not come yet.
     silent: bool,
     /// Reported once.
@@ -156,6 +161,7 @@ impl Qp {
             requested_last: false,
             timers: Timers::default(),
             stats: QpEngine::default(),
+            kept: change::Kept::default(),
             silent: true,
             failed: None,
             draining: false,
@@ -469,27 +475,5 @@ impl Qp {
         self.failed = None;
         self.draining = false;
         self.last_wqe = false;
-    }
-
-    pub(crate) fn enter_init(&mut self, access: Access) {
-        self.recv.access = access;
-        self.set_state(QpState::Init);
-    }
-
-    pub(crate) fn enter_rtr(&mut self, attr: &RtrAttr, route: Route) {
-        self.recv.start(attr);
-        self.route = Some(route);
-        self.silent = true;
-        self.set_state(QpState::Rtr);
-    }
-
-    pub(crate) fn enter_rts(&mut self, attr: &RtsAttr) {
-        let path_mtu: PathMtu = self.recv.path_mtu;
-        if self.service.is_reliable() {
-            self.send.start(attr, path_mtu);
-        } else {
-            self.send.start_unacknowledged(attr.sq_psn, path_mtu);
-        }
-        self.set_state(QpState::Rts);
     }
 }

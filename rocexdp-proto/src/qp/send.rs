@@ -177,9 +177,15 @@ impl SendState {
         self.ack_timer.start(ack_timeout(attr.timeout));
         self.retry_cnt = attr.retry_cnt;
         self.rnr_retry = attr.rnr_retry;
-        self.max_rd_atomic = usize::from(attr.max_rd_atomic.min(MAX_RD_ATOMIC));
-        self.pending.reserve(self.max_rd_atomic);
+        self.set_max_rd_atomic(attr.max_rd_atomic.min(MAX_RD_ATOMIC));
         self.reload_retries();
+    }
+
+    /// Another initiator depth.
+    pub(crate) fn set_max_rd_atomic(&mut self, depth: u8) {
+        self.max_rd_atomic = usize::from(depth);
+        let more = self.max_rd_atomic.saturating_sub(self.pending.len());
+        self.pending.reserve(more);
     }
 
     /// Starts numbering, at RTS, where nothing is acknowledged.

@@ -11,12 +11,12 @@
 
 use rocexdp_common::headers::Deth;
 
+use super::Qp;
 use super::completions::Completions;
 use super::responder::{Context, Served};
 use super::service::Service;
-use super::{Qp, QpState};
 use crate::drop::DropReason;
-use crate::ids::{Gid, PathMtu, Psn, Qpn};
+use crate::ids::{Gid, PathMtu, Qpn};
 use crate::mem::RegionTable;
 use crate::verbs::{Cqe, CqeOpcode, RecvWr, SendWr, Status};
 use crate::wire::{GRH_ROOM, Grh, Packet};
@@ -173,24 +173,5 @@ impl Qp {
         let served = receive(own, &mut cx, p, grh);
         let lost = cx.lost;
         self.served(served, lost)
-    }
-
-    /// UD: to INIT, or once more in INIT.
-    pub(crate) fn enter_init_datagram(&mut self, own: Own) {
-        self.service = Service::Datagram(own);
-        self.sq.set_max_datagram(own.path_mtu.bytes());
-        self.set_state(QpState::Init);
-    }
-
-    /// UD: ready to receive, from anyone.
-    pub(crate) fn enter_rtr_datagram(&mut self) {
-        self.silent = true;
-        self.set_state(QpState::Rtr);
-    }
-
-    /// UD: ready to send, too.
-    pub(crate) fn enter_rts_datagram(&mut self, sq_psn: Psn, path_mtu: PathMtu) {
-        self.send.start_unacknowledged(sq_psn, path_mtu);
-        self.set_state(QpState::Rts);
     }
 }

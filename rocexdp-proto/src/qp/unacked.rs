@@ -60,11 +60,6 @@ impl Qp {
         self.settle_sends(lost);
     }
 
-    /// From SQE to RTS: PSNs go on.
-    pub(crate) fn recover(&mut self) {
-        self.set_state(QpState::Rts);
-    }
-
     /// A request has failed here, and all behind it are flushed: RC fails as a whole, UC and UD as senders.
     pub(super) fn sends_failed(&mut self, status: Status, lost: bool) {
         if self.service.is_reliable() {

@@ -241,6 +241,10 @@ macro_rules! queue {
                 Ok(posted)
             }
 
+            pub(crate) fn caps(&self) -> &QueueCaps {
+                &self.0.caps
+            }
+
             pub(crate) fn with_caps(mut self, caps: QueueCaps) -> Self {
                 self.0.caps = caps;
                 self

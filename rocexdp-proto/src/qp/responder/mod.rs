@@ -109,6 +109,11 @@ impl RecvState {
         self.resources = Resources::new(attr.max_dest_rd_atomic);
     }
 
+    /// Another number of responder resources. What is kept already stays until its place is needed.
+    pub(crate) fn set_max_dest_rd_atomic(&mut self, depth: u8) {
+        self.resources.set_depth(depth);
+    }
+
     /// Whether the answer that ends the connection has not left yet.
     pub(crate) fn owes_end(&self) -> bool {
         matches!(self.owed, Owed::Fatal(..))

@@ -111,6 +111,13 @@ impl Resources {
         }
     }
 
+    /// Another depth. With fewer, the oldest entries go as new ones come.
+    pub(super) fn set_depth(&mut self, depth: u8) {
+        self.depth = usize::from(depth.min(MAX_RD_ATOMIC));
+        let more = self.depth.saturating_sub(self.ring.len());
+        self.ring.reserve(more);
+    }
+
     /// Whether another request may be kept: the oldest one was answered, at least once.
     pub(super) fn has_room(&self, mtu: PathMtu) -> bool {
         self.ring.len() < self.depth || self.ring.front().is_some_and(|e| e.high >= e.packets(mtu))
@@ -119,7 +126,7 @@ impl Resources {
     /// Keeps a request, behind all others, in the place of the oldest one if need be. What of that one's answer is left is not
     /// sent: the peer has gone on.
     pub(super) fn push(&mut self, entry: Entry, mtu: PathMtu) {
-        if self.ring.len() >= self.depth {
+        while self.ring.len() >= self.depth.max(1) {
             self.ring.pop_front();
             self.from = self.from.saturating_sub(1);
         }

@@ -1,0 +1,183 @@
+//! Commands: a QP's attributes are changed and queried.
+//!
+//! The table says which attributes a change takes (`qp::modify`); their values are checked here, all before anything changes.
+//! Must not: send anything.
+
+use super::{DeviceAttr, Endpoint, VerbsError, qp_at};
+use crate::ids::Qpn;
+use crate::mem::Access;
+use crate::qp::{
+    Congestion, MigrationState, ModifyError, ModifyQp, Own, Qp, QpAttr, QpInitAttr, QpState, Route,
+    Service,
+};
+use crate::time::Timestamp;
+use crate::wire::{HeaderTemplate, Path, is_unicast};
+
+impl Endpoint {
+    /// Changes a QP's state and attributes (`ibv_modify_qp(3)`): by a [`crate::QpTransition`], or attribute by attribute by a
+    /// [`ModifyQp`].
+    ///
+    /// # Errors
+    /// The QP is unknown; no QP goes from its state to that one; attributes that the change needs are missing, or it does not
+    /// take some; or a value is out of range. Nothing has changed.
+    pub fn modify_qp(
+        &mut self,
+        now: Timestamp,
+        qpn: Qpn,
+        change: impl Into<ModifyQp>,
+    ) -> Result<(), VerbsError> {
+        let _ = now;
+        let m = change.into();
+        let slot = self.slots.get(&qpn.get()).copied();
+        let slot = slot.ok_or(VerbsError::UnknownQp(qpn))?;
+        let congestion = self.congestion();
+        let qp = self.qp(qpn).ok_or(VerbsError::UnknownQp(qpn))?;
+        let from = qp.state();
+        let to = m.check(from, qp.service.transport()).map_err(|e| match e {
+            ModifyError::Transition { to } => VerbsError::InvalidTransition { qpn, from, to },
+            why => VerbsError::Attributes {
+                qpn,
+                from,
+                to: m.state.unwrap_or(from),
+                why,
+            },
+        })?;
+        check_values(&m, from, &self.config.limits)
+            .map_err(|what| VerbsError::InvalidAttr { qpn, what })?;
+        let own = self
+            .own(qp, &m, to)
+            .map_err(|what| VerbsError::InvalidAttr { qpn, what })?;
+        let route = match (&qp.route, m.path) {
+            // UD has its way in each request.
+            _ if matches!(qp.service, Service::Datagram(_)) => None,
+            (Some(old), Some(path)) => Some(self.route(qpn, path, m.dest_qpn.unwrap_or(old.peer))),
+            (None, Some(path)) => m.dest_qpn.map(|peer| self.route(qpn, path, peer)),
+            (_, None) => None,
+        };
+        if let Some(qp) = qp_at(&mut self.qps, slot) {
+            qp.change(to, &m, route, own, congestion);
+        }
+        self.settle(slot);
+        Ok(())
+    }
+
+    /// A QP's attributes as they were set, and how it was made (`ibv_query_qp(3)`).
+    ///
+    /// # Errors
+    /// The QP is unknown.
+    pub fn query_qp(&self, qpn: Qpn) -> Result<(QpAttr, QpInitAttr), VerbsError> {
+        let qp = self.qp(qpn).ok_or(VerbsError::UnknownQp(qpn))?;
+        Ok((qp.attr(), qp.init_attr()))
+    }
+
+    pub(super) fn congestion(&self) -> Congestion {
+        Congestion::new(&self.config.np, &self.config.rp, self.config.line_rate)
+    }
+
+    fn route(&self, qpn: Qpn, path: Path, peer: Qpn) -> Route {
+        let np = &self.config.np;
+        Route {
+            path,
+            peer,
+            data: HeaderTemplate::data(&path, qpn, peer, self.config.data_dscp),
+            cnp: HeaderTemplate::cnp(&path, np.cnp_dscp, np.cnp_802p_prio),
+        }
+    }
+
+    /// What becomes a UD QP's own, if that changes.
+    fn own(&self, qp: &Qp, m: &ModifyQp, to: QpState) -> Result<Option<Own>, &'static str> {
+        let Service::Datagram(own) = &qp.service else {
+            return if m.address.is_some() {
+                Err("only a UD QP has an address of its own: others have it in their path")
+            } else {
+                Ok(None)
+            };
+        };
+        let mut new = *own;
+        let from = qp.state();
+        if to == QpState::Init {
+            if from == QpState::Reset {
+                new = Own {
+                    path_mtu: self.config.limits.max_path_mtu,
+                    ..Own::default()
+                };
+            }
+            new.address = m.address.unwrap_or(new.address);
+            new.path_mtu = m.path_mtu.unwrap_or(new.path_mtu);
+            if !is_unicast(&new.address) {
+                return Err("a UD QP's own address is neither unset, multicast nor broadcast");
+            }
+        } else if m.address.is_some() {
+            return Err("UD: the QP's own address is set in RESET and INIT only");
+        }
+        new.qkey = m.qkey.unwrap_or(new.qkey);
+        Ok(Some(new))
+    }
+}
+
+/// The ranges of values.
+fn check_values(m: &ModifyQp, from: QpState, limits: &DeviceAttr) -> Result<(), &'static str> {
+    let within = |value: Option<u8>, most: u8| value.is_none_or(|v| v <= most);
+    let checks = [
+        (
+            m.cur_state.is_none_or(|s| s == from),
+            "cur_state is not the state that the QP is in",
+        ),
+        (
+            m.port.is_none_or(|p| p == 1),
+            "port must be 1, the only one",
+        ),
+        (
+            m.pkey_index.is_none_or(|i| i == 0),
+            "pkey_index must be 0, the only one",
+        ),
+        (
+            m.access.is_none_or(|a| {
+                let of_regions = Access::ZERO_BASED | Access::MW_BIND;
+                a.bits() & of_regions.bits() == 0
+            }),
+            "access: ZERO_BASED and MW_BIND are rights of regions",
+        ),
+        (
+            m.path.as_ref().is_none_or(Path::is_valid),
+            "the path needs two unicast addresses of one family, a VLAN below 4096, a flow label below 2^20",
+        ),
+        (
+            m.path.as_ref().is_none_or(|p| p.hop_limit > 0),
+            "the path needs a hop limit of at least 1",
+        ),
+        (
+            m.path_mtu.is_none_or(|mtu| mtu <= limits.max_path_mtu),
+            "path_mtu is larger than the port's",
+        ),
+        (
+            m.dest_qpn
+                .is_none_or(|q| !matches!(q.get(), 0 | 1 | 0xff_ffff)),
+            "dest_qpn: 0 and 1 are management QPs, 0xffffff is the multicast one",
+        ),
+        (within(m.timeout, 31), "timeout is 0..=31"),
+        (within(m.retry_cnt, 7), "retry_cnt is 0..=7"),
+        (within(m.rnr_retry, 7), "rnr_retry is 0..=7"),
+        (within(m.min_rnr_timer, 31), "min_rnr_timer is 0..=31"),
+        (
+            within(m.max_rd_atomic, limits.max_rd_atomic),
+            "max_rd_atomic is larger than the device's",
+        ),
+        (
+            within(m.max_dest_rd_atomic, limits.max_dest_rd_atomic),
+            "max_dest_rd_atomic is larger than the device's",
+        ),
+        (
+            m.alt_path.is_none(),
+            "alt_path: there is no automatic path migration here, leave it out",
+        ),
+        (
+            matches!(m.path_mig_state, None | Some(MigrationState::Migrated)),
+            "path_mig_state: there is no automatic path migration here, leave it MIGRATED",
+        ),
+    ];
+    match checks.into_iter().find(|(holds, _)| !holds) {
+        Some((_, what)) => Err(what),
+        None => Ok(()),
+    }
+}
