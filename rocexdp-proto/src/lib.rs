@@ -38,7 +38,7 @@ pub use endpoint::{
     Event, IcrcMode, QpHandle, QpInfo, VerbsError,
 };
 pub use qp::{
-    AttrMask, MAX_RD_ATOMIC, MigrationState, ModifyError, ModifyQp, QpAttr, QpInitAttr, QpState,
-    QpTransition, RtrAttr, RtsAttr, UdAttr,
+    AttrMask, MAX_PATHS, MAX_RD_ATOMIC, MigrationState, ModifyError, ModifyQp, QpAttr, QpInitAttr,
+    QpState, QpTransition, RtrAttr, RtsAttr, SelectiveRepeat, UdAttr,
 };
 pub use rocexdp_common::opcode::Transport;

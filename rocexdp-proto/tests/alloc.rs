@@ -134,6 +134,7 @@ fn connected(end: usize, cq: &Arc<CompletionQueue>) -> (Endpoint, QpHandle) {
         min_rnr_timer: 1,
         max_dest_rd_atomic: 16,
         path,
+        selective: None,
     };
     let rts = RtsAttr {
         sq_psn: psn,

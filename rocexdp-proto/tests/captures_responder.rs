@@ -116,6 +116,7 @@ impl Host {
             min_rnr_timer: Command::number(connect, "rnrtimer").unwrap_or(12) as u8,
             max_dest_rd_atomic: Command::number(connect, "drd").unwrap_or(16) as u8,
             path,
+            selective: None,
         };
         let rts = RtsAttr {
             sq_psn: Psn::new(number(connect, "spsn") as u32),

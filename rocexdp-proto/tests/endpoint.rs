@@ -50,6 +50,7 @@ fn rtr() -> RtrAttr {
             hop_limit: 64,
             flow_label: 0,
         },
+        selective: None,
     }
 }
 
@@ -396,6 +397,7 @@ fn the_first_packet_in_rtr_is_reported_and_answered() {
         min_rnr_timer: 1,
         max_dest_rd_atomic: 16,
         path: rocexdp_sim::pair::path(&config, 1),
+        selective: None,
     };
     for to in [QpTransition::Reset, INIT, QpTransition::Rtr(attr)] {
         end.endpoint.modify_qp(NOW, QPNS[1], to).unwrap();

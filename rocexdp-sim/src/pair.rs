@@ -490,6 +490,7 @@ fn rtr(config: &PairConfig, i: usize) -> RtrAttr {
         min_rnr_timer: config.min_rnr_timer,
         max_dest_rd_atomic: config.max_dest_rd_atomic,
         path: path(config, i),
+        selective: None,
     }
 }
 

@@ -69,6 +69,7 @@ fn attrs(end: usize, path_mtu: PathMtu, qpn: Qpn, access: Access) -> [QpTransiti
             min_rnr_timer: 12,
             max_dest_rd_atomic: 16,
             path,
+            selective: None,
         }),
         QpTransition::Rts(RtsAttr {
             sq_psn: Psn::new(0),

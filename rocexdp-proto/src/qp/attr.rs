@@ -25,7 +25,19 @@ pub struct RtrAttr {
     pub max_dest_rd_atomic: u8,
     /// The way to the peer.
     pub path: Path,
+    /// Selective repeat instead of go-back-N, where the peer agreed to the same; `None` for any other peer.
+    pub selective: Option<SelectiveRepeat>,
 }
+
+/// What two rocexdp ends agree on when they connect; the same at both (docs/wire-extensions.md).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SelectiveRepeat {
+    /// UDP source ports that requests are spread over, 1..=[`MAX_PATHS`]: as many ways through a network that chooses by flow.
+    pub paths: u8,
+}
+
+/// Most paths of a QP.
+pub const MAX_PATHS: u8 = 16;
 
 /// Largest initiator depth, and most responder resources (rxe: `RXE_MAX_QP_RD_ATOM`).
 pub const MAX_RD_ATOMIC: u8 = 128;

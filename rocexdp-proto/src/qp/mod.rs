@@ -30,7 +30,10 @@ use std::sync::Arc;
 use rocexdp_common::maps::QpEngine;
 
 pub use crate::verbs::QpState;
-pub use attr::{MAX_RD_ATOMIC, QpTransition, RtrAttr, RtsAttr, UdAttr, ack_timeout, rnr_delay};
+pub use attr::{
+    MAX_PATHS, MAX_RD_ATOMIC, QpTransition, RtrAttr, RtsAttr, SelectiveRepeat, UdAttr, ack_timeout,
+    rnr_delay,
+};
 pub use change::{QpAttr, QpInitAttr};
 pub(crate) use congestion::Congestion;
 pub use modify::{AttrMask, MigrationState, ModifyError, ModifyQp};

@@ -311,6 +311,7 @@ impl RawQp {
             min_rnr_timer: attr.min_rnr_timer,
             max_dest_rd_atomic: attr.max_dest_rd_atomic,
             path,
+            selective: None,
         };
         let rts = RtsAttr {
             sq_psn: self.psn,
