@@ -169,6 +169,7 @@ impl Qp {
                 min_rnr_timer: self.kept.min_rnr_timer,
                 max_dest_rd_atomic: self.kept.max_dest_rd_atomic,
                 path,
+                selective: m.selective,
             });
         }
     }

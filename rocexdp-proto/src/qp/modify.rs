@@ -9,7 +9,7 @@ use core::fmt;
 
 use rocexdp_common::opcode::Transport;
 
-use super::attr::{QpTransition, RtrAttr, RtsAttr, UdAttr};
+use super::attr::{QpTransition, RtrAttr, RtsAttr, SelectiveRepeat, UdAttr};
 use crate::ids::{Gid, PathMtu, Psn, Qpn};
 use crate::mem::Access;
 use crate::verbs::QpState;
@@ -73,6 +73,8 @@ pub struct ModifyQp {
     /// UD, RESET to INIT: the QP's own address. Not an attribute of the standard's, where the port has the addresses; a UD QP
     /// here has one of them.
     pub address: Option<Gid>,
+    /// RC, INIT to RTR: what the peer agreed to. Not an attribute of the standard's, nor kept for a query.
+    pub selective: Option<SelectiveRepeat>,
     /// Made of a [`QpTransition`], which says more than some services take: that is left out instead of refused.
     pub usual: bool,
 }
@@ -425,6 +427,7 @@ impl From<QpTransition> for ModifyQp {
                 min_rnr_timer,
                 max_dest_rd_atomic,
                 path,
+                selective,
             }) => Self {
                 dest_qpn: Some(dest_qpn),
                 path_mtu: Some(path_mtu),
@@ -432,6 +435,7 @@ impl From<QpTransition> for ModifyQp {
                 min_rnr_timer: Some(min_rnr_timer),
                 max_dest_rd_atomic: Some(max_dest_rd_atomic),
                 path: Some(path),
+                selective,
                 ..usual(QpState::Rtr)
             },
             QpTransition::RtrUd => usual(QpState::Rtr),
