@@ -5,5 +5,6 @@
 #![forbid(unsafe_code)]
 
 pub mod memory;
+pub mod model;
 pub mod pair;
 pub mod wire;

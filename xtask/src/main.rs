@@ -8,6 +8,7 @@ mod bpf;
 mod ci;
 mod fuzz;
 mod layers;
+mod model;
 mod paths;
 mod product;
 mod setup;
@@ -15,7 +16,7 @@ mod sh;
 mod test;
 mod toolchain;
 
-use std::process::ExitCode;
+use std::{path::PathBuf, process::ExitCode};
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
@@ -78,6 +79,18 @@ enum Task {
         /// Only this target
         target: Option<String>,
     },
+    /// The model test: random verbs programs over a faulty link, judged by an oracle
+    Model {
+        /// How many seeds
+        #[arg(long, default_value_t = 10_000)]
+        seeds: u64,
+        /// The first seed
+        #[arg(long, default_value_t = 0)]
+        from: u64,
+        /// Run this program instead, as a failing run printed it
+        #[arg(long, value_name = "FILE")]
+        replay: Option<PathBuf>,
+    },
     /// File sizes, module heads, where `unsafe` may stand, and the direction of dependencies
     Layers,
     /// What CI checks: fmt, clippy, doc, layers, tests
@@ -107,6 +120,15 @@ fn dispatch(task: Task) -> Result<ExitCode> {
         Task::Test { name } => return test::run(name.as_deref()),
         Task::Bench { args } => bench::run(args)?,
         Task::Fuzz { seconds, target } => fuzz::run(seconds, target.as_deref())?,
+        Task::Model {
+            seeds,
+            from,
+            replay,
+        } => model::run(&model::Options {
+            seeds,
+            from,
+            replay: replay.as_deref(),
+        })?,
         Task::Layers => layers::run()?,
         Task::Ci { skip_test } => return ci::run(skip_test),
     }

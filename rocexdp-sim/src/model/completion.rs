@@ -1,0 +1,243 @@
+//! The oracle, queue half: which completion may come now, with which status, and which events and silences must follow.
+//!
+//! Completions are taken at the moment they are pushed (by the queue's waker), so what the model knows of memory then is what
+//! a polling application could see. Must not: know how an endpoint does it.
+
+use rocexdp_proto::verbs::{Cqe, CqeOpcode, Status};
+use rocexdp_proto::{ErrorCause, Event};
+
+use super::io::qpn;
+use super::program::{flag, kind};
+use super::state::{Msg, State, WrRef};
+
+impl State {
+    /// A completion was pushed at `end`.
+    pub fn completion(&mut self, end: usize, cqe: &Cqe) {
+        self.tally.statuses[cqe.status as usize] += 1;
+        self.note(1, cqe.wr_id.0 << 8 | cqe.status as u64);
+        let wr = self.wrs.get(cqe.wr_id.0 as usize).copied();
+        let result = match wr {
+            Some(wr) if wr.end == end && cqe.qpn == qpn(wr.pair, end) => {
+                if wr.is_recv {
+                    self.receive_completion(wr, cqe)
+                } else {
+                    self.send_completion(wr, cqe)
+                }
+            }
+            _ => Err("no such request was posted there".into()),
+        };
+        if let Err(why) = result {
+            self.wrong(|| format!("end {end}: completion {cqe:?}: {why}"));
+        }
+    }
+
+    fn send_completion(&mut self, wr: WrRef, cqe: &Cqe) -> Result<(), String> {
+        let s = &mut self.streams[wr.pair][wr.end][wr.generation];
+        if s.send_closed {
+            return Err("the QP was reset or destroyed before".into());
+        }
+        if wr.index < s.send_head {
+            return Err("the request has completed before".into());
+        }
+        let head = s.send_head;
+        s.send_head = wr.index + 1;
+        let failed_before = s.send_failed.is_some();
+        // Those in between succeeded in silence.
+        if let Some(skipped) = s.msgs[head..wr.index]
+            .iter()
+            .find(|m| m.signaled() || failed_before)
+        {
+            return Err(format!(
+                "request {} before it has not completed",
+                skipped.wr
+            ));
+        }
+        for index in head..wr.index {
+            self.succeeded(wr, index)?;
+        }
+        let msg = self.streams[wr.pair][wr.end][wr.generation].msgs[wr.index].clone();
+        if cqe.status == Status::Success {
+            if failed_before {
+                return Err("a request before it has failed".into());
+            }
+            if !msg.signaled() {
+                return Err("it was not signalled".into());
+            }
+            let expected = send_opcode(msg.kind);
+            if cqe.opcode != expected || cqe.byte_len != msg.len {
+                return Err(format!("it must say {expected:?}, {} B", msg.len));
+            }
+            return self.succeeded(wr, wr.index);
+        }
+        // A local fault at a later request flushes those before it that are still unanswered.
+        let first = self.streams[wr.pair][wr.end][wr.generation].send_failed;
+        let local = cqe.status == Status::LocProtErr && first == Some(Status::WrFlushErr);
+        if failed_before && !local {
+            if cqe.status != Status::WrFlushErr {
+                return Err("after a failure everything must be flushed".into());
+            }
+        } else {
+            self.streams[wr.pair][wr.end][wr.generation].send_failed = Some(cqe.status);
+            if cqe.status != Status::WrFlushErr {
+                self.may_fail(wr, &msg, cqe.status)?;
+                self.pairs[wr.pair][wr.end].erred = true;
+            }
+        }
+        self.pairs[wr.pair][wr.end].flushed = true;
+        Ok(())
+    }
+
+    /// A send request succeeded: its effects, and those of everything before it, must be there.
+    fn succeeded(&mut self, wr: WrRef, index: usize) -> Result<(), String> {
+        let s = &mut self.streams[wr.pair][wr.end][wr.generation];
+        s.reach(index + 1)?;
+        let m = &s.msgs[index];
+        if m.fetches() && m.landed != m.len {
+            return Err(format!("{} B of {} have landed", m.landed, m.len));
+        }
+        if m.recv.is_some_and(|n| n >= s.received) && !s.recv_closed && s.recv_failed.is_none() {
+            return Err("the peer's receive request has not completed".into());
+        }
+        Ok(())
+    }
+
+    /// Whether the first failure of a send queue may be this one.
+    fn may_fail(&mut self, wr: WrRef, msg: &Msg, status: Status) -> Result<(), String> {
+        let (retry, rnr_retry) = (self.setup.retry, self.setup.rnr_retry);
+        let target = 1 - wr.end;
+        let s = &self.streams[wr.pair][wr.end][wr.generation];
+        let own = &self.ends[wr.end].was_gone;
+        let legal = match status {
+            Status::RetryExcErr => s.disturbed || s.faults > retry,
+            Status::RnrRetryExcErr => rnr_retry < 7 && msg.recv.is_some() && s.rnr_naks > rnr_retry,
+            Status::LocProtErr => own[0] || (own[2] && msg.fetches()),
+            Status::RemAccessErr | Status::RemOpErr | Status::RemInvReqErr => {
+                let resources = msg.fetches() && self.setup.resources < self.setup.depth;
+                self.refusable(target, s, msg) == Some(status)
+                    || (status == Status::RemInvReqErr && resources)
+                    || (status == Status::RemOpErr && self.faulted(target, msg))
+            }
+            _ => false,
+        };
+        if !legal {
+            return Err(format!(
+                "nothing can have made request {msg:?} fail so ({} faults, {} RNR NAKs)",
+                s.faults, s.rnr_naks
+            ));
+        }
+        if !matches!(status, Status::LocProtErr | Status::RetryExcErr) {
+            let s = &mut self.streams[wr.pair][wr.end][wr.generation];
+            s.reach(wr.index)?;
+            if s.msgs[wr.index].executed && !msg.traceless() {
+                return Err("it was executed".into());
+            }
+        }
+        Ok(())
+    }
+
+    fn faulted(&self, target: usize, msg: &Msg) -> bool {
+        let gone = &self.ends[target].was_gone;
+        let region = msg.region.and_then(|r| self.ends[target].regions.get(r));
+        (msg.recv.is_some() && gone[1]) || region.is_some_and(|r| gone[3 + r.mem])
+    }
+
+    fn receive_completion(&mut self, wr: WrRef, cqe: &Cqe) -> Result<(), String> {
+        let generation = wr.generation;
+        let s = &mut self.streams[wr.pair][1 - wr.end][generation];
+        if s.recv_closed {
+            return Err("the QP was reset or destroyed before".into());
+        }
+        if wr.index != s.recv_head {
+            return Err(format!("receive request {} comes first", s.recv_head));
+        }
+        s.recv_head += 1;
+        if cqe.status == Status::Success {
+            if s.recv_failed.is_some() {
+                return Err("a request before it has failed".into());
+            }
+            let Some(&index) = s.consumers.get(s.received) else {
+                return Err("the peer has sent nothing that consumes it".into());
+            };
+            s.reach(index)?;
+            let m = s.msgs[index].clone();
+            if m.bad.is_some() {
+                return Err(format!("message {m:?} must fail"));
+            }
+            if m.len > 0 {
+                s.reach(index + 1)?;
+            }
+            s.received += 1;
+            let imm = matches!(m.kind, kind::SEND_IMM | kind::WRITE_IMM).then_some(m.a as u32);
+            let opcode = if m.kind == kind::WRITE_IMM {
+                CqeOpcode::RecvWriteImm
+            } else {
+                CqeOpcode::Recv
+            };
+            let solicited = m.flags & flag::SOLICITED != 0;
+            if (cqe.opcode, cqe.byte_len, cqe.imm, cqe.solicited) != (opcode, m.len, imm, solicited)
+            {
+                return Err(format!("the message was {m:?}"));
+            }
+            return Ok(());
+        }
+        let failed_before = s.recv_failed.is_some();
+        s.recv_failed.get_or_insert(cqe.status);
+        self.pairs[wr.pair][wr.end].flushed = true;
+        if cqe.status == Status::WrFlushErr {
+            return Ok(());
+        }
+        if failed_before {
+            return Err("after a failure everything must be flushed".into());
+        }
+        let own = self.ends[wr.end].was_gone;
+        let legal = match cqe.status {
+            Status::LocProtErr => own[1] || own[3..].contains(&true),
+            Status::LocLenErr | Status::RemAccessErr | Status::RemInvReqErr => true,
+            _ => false,
+        };
+        if legal && self.may_refuse(wr.pair, wr.end) {
+            self.pairs[wr.pair][wr.end].erred = true;
+            return Ok(());
+        }
+        Err("nothing can have made it fail so".into())
+    }
+
+    /// Something that an endpoint reports.
+    pub fn event(&mut self, end: usize, event: Event) {
+        self.note(2, end as u64);
+        let Event::QpError { qpn, cause } = event else {
+            return;
+        };
+        let Some(pair) = (0..self.pairs.len()).find(|p| self::qpn(*p, end) == qpn) else {
+            return self.wrong(|| format!("end {end}: {event}: no such QP"));
+        };
+        let generation = self.pairs[pair][end].generation;
+        let legal = match cause {
+            ErrorCause::Request(status) => {
+                self.streams[pair][end][generation].send_failed == Some(status)
+            }
+            ErrorCause::Peer(_) => self.may_refuse(pair, end),
+            ErrorCause::CqOverflow => false,
+        };
+        if !legal {
+            self.wrong(|| format!("end {end}: {event}: for no reason"));
+        }
+        self.pairs[pair][end].erred = true;
+        self.left(pair, end);
+    }
+}
+
+/// The opcode of a send request's completion.
+fn send_opcode(k: u64) -> CqeOpcode {
+    match k {
+        kind::WRITE | kind::WRITE_IMM => CqeOpcode::Write,
+        kind::READ => CqeOpcode::Read,
+        kind::COMPARE_SWAP => CqeOpcode::CompareSwap,
+        kind::FETCH_ADD => CqeOpcode::FetchAdd,
+        kind::ATOMIC_WRITE => CqeOpcode::AtomicWrite,
+        kind::FLUSH => CqeOpcode::Flush,
+        kind::BIND => CqeOpcode::BindMw,
+        kind::LOCAL_INV => CqeOpcode::LocalInvalidate,
+        _ => CqeOpcode::Send,
+    }
+}

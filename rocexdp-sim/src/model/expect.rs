@@ -1,0 +1,263 @@
+//! What the model expects of an operation: the message that a post makes, the generation that a connection begins, and what must
+//! be done at the end.
+//!
+//! Must not: touch an endpoint.
+
+use rocexdp_common::headers::Feth;
+use rocexdp_proto::ids::RKey;
+use rocexdp_proto::mem::Access;
+use rocexdp_proto::rng::Rng;
+use rocexdp_proto::verbs::{SendOp, Status};
+
+use super::program::{Args, kind, mistake};
+use super::state::{Msg, SLOTS, SOURCE_LEN, State, Stream, WrRef};
+
+impl State {
+    /// A new message at the end of what `end` sends.
+    pub(super) fn message(&mut self, pair: usize, end: usize, a: &Args) -> Option<Msg> {
+        let target = 1 - end;
+        let region = self.ends[target].slots[a.slot as usize % SLOTS]
+            .or_else(|| self.ends[target].regions.len().checked_sub(1));
+        let mut m = Msg {
+            kind: a.kind % kind::ALL,
+            len: a.len as u32,
+            flags: a.flags,
+            at: a.at,
+            a: a.a,
+            b: a.b,
+            ..Msg::default()
+        };
+        if m.is_atomic() {
+            m.len = 8;
+        }
+        let names_memory = m.needs() != Access::NONE;
+        if names_memory {
+            let info = self.ends[target].regions.get(region?)?;
+            m.region = region;
+            m.at = a.at % info.len.saturating_sub(u64::from(m.len)).max(1);
+            if m.is_atomic() {
+                m.at &= !7;
+            }
+            match a.bad {
+                mistake::KEY if m.len > 0 => {
+                    m.region = None;
+                    m.bad = Some(Status::RemAccessErr);
+                }
+                mistake::RANGE if m.len > 0 => {
+                    m.at = info.len - u64::from(m.len) / 2;
+                    if m.is_atomic() {
+                        m.at = info.len;
+                    }
+                    m.bad = Some(Status::RemAccessErr);
+                }
+                mistake::ALIGN if m.is_atomic() => {
+                    m.at |= 4;
+                    m.bad = Some(Status::RemInvReqErr);
+                }
+                _ => {}
+            }
+        }
+        if m.kind == kind::FETCH_ADD {
+            // Told apart from every other.
+            m.a |= (self.wrs.len() as u64) << 32;
+        }
+        if m.kind == kind::COMPARE_SWAP {
+            m.b |= (self.wrs.len() as u64) << 32;
+        }
+        if m.fetches() {
+            m.land = self.buffers(end, m.len, a.segs, a.src);
+        } else {
+            let mut rng = Rng::new(a.src);
+            m.src = split(m.len, a.segs, a.src)
+                .into_iter()
+                .map(|n| (rng.below(u64::from(SOURCE_LEN - n)) as u32, n))
+                .collect();
+        }
+        let generation = self.pairs[pair][end].generation;
+        let index = self.outgoing(pair, end).msgs.len();
+        m.wr = self.name(WrRef {
+            end,
+            pair,
+            generation,
+            is_recv: false,
+            index,
+        });
+        let lengths: Vec<usize> = self.ends[target]
+            .targets
+            .iter()
+            .map(|t| t.log.len())
+            .collect();
+        let mem = m
+            .region
+            .and_then(|r| self.ends[target].regions.get(r))
+            .map(|r| r.mem);
+        let absent = !self.healthy(pair);
+        let s = self.outgoing(pair, end);
+        s.disturbed |= absent;
+        if matches!(m.kind, kind::SEND..=kind::SEND_INV | kind::WRITE_IMM) {
+            m.recv = Some(s.consumers.len());
+            s.consumers.push(index);
+        }
+        // If something before it is still to be executed, this changes then.
+        if let Some(mem) = mem
+            && s.is_executed()
+        {
+            m.since = lengths[mem];
+        }
+        s.msgs.push(m.clone());
+        Some(m)
+    }
+
+    /// The newest message was not taken.
+    pub(super) fn unpost(&mut self, pair: usize, end: usize) {
+        self.wrs.pop();
+        let s = self.outgoing(pair, end);
+        if s.msgs.pop().is_some_and(|m| m.recv.is_some()) {
+            s.consumers.pop();
+        }
+    }
+
+    pub(super) fn operation(&self, target: usize, m: &Msg, a: &Args) -> SendOp {
+        let region = m.region.and_then(|r| self.ends[target].regions.get(r));
+        let (base, rkey) = region.map_or((0x10_0000, RKey(a.src as u32 | 1)), |r| {
+            (r.va, RKey(r.rkey))
+        });
+        let va = base + m.at;
+        match m.kind {
+            kind::SEND_IMM => SendOp::SendImm(m.a as u32),
+            kind::SEND_INV => SendOp::SendInvalidate(rkey),
+            kind::WRITE => SendOp::Write { va, rkey },
+            kind::WRITE_IMM => SendOp::WriteImm {
+                va,
+                rkey,
+                imm: m.a as u32,
+            },
+            kind::READ => SendOp::Read { va, rkey },
+            kind::COMPARE_SWAP => SendOp::CompareSwap {
+                va,
+                rkey,
+                compare: m.a,
+                swap: m.b,
+            },
+            kind::FETCH_ADD => SendOp::FetchAdd { va, rkey, add: m.a },
+            kind::ATOMIC_WRITE => SendOp::AtomicWrite { va, rkey },
+            kind::FLUSH => SendOp::Flush {
+                va,
+                rkey,
+                len: m.len,
+                what: Feth::parse(&[0, 0, 0, 1]),
+            },
+            _ => SendOp::Send,
+        }
+    }
+
+    /// Fresh buffers of `len` bytes in all.
+    pub(super) fn buffers(
+        &mut self,
+        end: usize,
+        len: u32,
+        segs: u64,
+        seed: u64,
+    ) -> Vec<(u64, u32)> {
+        let next = &mut self.ends[end].next_buffer;
+        split(len, segs, seed)
+            .into_iter()
+            .map(|n| {
+                let at = *next + 16;
+                *next = at + u64::from(n);
+                (at, n)
+            })
+            .collect()
+    }
+
+    /// Where `end` is connecting to: the generation that its peer has begun, or a new one.
+    pub(super) fn new_generation(&mut self, pair: usize, end: usize) -> usize {
+        let (own, peer) = (self.pairs[pair][end], self.pairs[pair][1 - end]);
+        let generation = if peer.generation > own.generation {
+            peer.generation
+        } else {
+            own.generation + 1
+        };
+        for streams in &mut self.streams[pair] {
+            streams.resize_with(streams.len().max(generation + 1), Stream::default);
+        }
+        let side = &mut self.pairs[pair][end];
+        side.generation = generation;
+        side.connected = true;
+        side.erred = false;
+        side.flushed = false;
+        side.quiet_until = 0;
+        generation
+    }
+
+    /// `end` forgets its requests.
+    pub(super) fn forget(&mut self, pair: usize, end: usize) {
+        self.left(pair, end);
+        self.outgoing(pair, end).send_closed = true;
+        self.incoming(pair, end).recv_closed = true;
+        let side = &mut self.pairs[pair][end];
+        side.erred = false;
+        side.quiet_until = 0;
+    }
+
+    /// After all is done: every request of a healthy end has succeeded.
+    pub(super) fn all_done(&mut self, pair: usize, end: usize) -> Result<(), String> {
+        let s = self.outgoing(pair, end);
+        let count = s.msgs.len();
+        s.reach(count)?;
+        match s.msgs.iter().skip(s.send_head).find(|m| m.signaled()) {
+            Some(m) => Err(format!("request {} has no completion", m.wr)),
+            None => Ok(()),
+        }
+    }
+
+    /// In ERR: every request has completed.
+    pub(super) fn all_flushed(&mut self, pair: usize, end: usize) -> Result<(), String> {
+        if !self.pairs[pair][end].erred {
+            return Ok(());
+        }
+        let s = self.incoming(pair, end);
+        if s.recv_head != s.recvs.len() && !s.recv_closed {
+            return Err(format!(
+                "{} of {} receive requests have completed",
+                s.recv_head,
+                s.recvs.len()
+            ));
+        }
+        let s = self.outgoing(pair, end);
+        let failed = s.send_failed.is_some();
+        if s.send_closed {
+            return Ok(());
+        }
+        match s
+            .msgs
+            .iter()
+            .skip(s.send_head)
+            .find(|m| m.signaled() || failed)
+        {
+            Some(m) => Err(format!("request {} has no completion", m.wr)),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Stream {
+    /// Whether the target has executed everything that leaves a trace.
+    fn is_executed(&self) -> bool {
+        self.msgs.iter().skip(self.cursor).all(Msg::traceless)
+    }
+}
+
+/// `len` as the sum of `segs` parts, most of them different.
+fn split(len: u32, segs: u64, seed: u64) -> Vec<u32> {
+    let mut rng = Rng::new(seed ^ 0x5917);
+    let mut left = len;
+    let mut parts = Vec::new();
+    for _ in 1..segs.clamp(1, 16) {
+        let n = rng.below(u64::from(left) + 1) as u32;
+        parts.push(n);
+        left -= n;
+    }
+    parts.push(left);
+    parts
+}

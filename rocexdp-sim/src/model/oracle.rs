@@ -1,0 +1,407 @@
+//! The oracle, memory half: who may read or write which byte now, and with what value.
+//!
+//! What RC promises of a stream: the target executes its messages once, in order, and a message's bytes in order too; so each
+//! write must be the stream's next bytes, in the place that the message's list or key gives, within a region that is granted
+//! at that moment. What a READ brings is what stood in the target memory at some time since all messages before it were
+//! executed. An atomic executes once; what lands is what it found.
+//!
+//! Must not: know how an endpoint does it.
+
+use rocexdp_proto::mem::{Access, Atomic, MemoryFault};
+use rocexdp_proto::verbs::Status;
+
+use super::program::{Setup, kind};
+use super::state::{Msg, State, Stream, place};
+
+/// Why an access was refused by the model: the endpoint sees a fault, and the run fails.
+const REFUSED: Result<(), MemoryFault> = Err(MemoryFault);
+
+impl Stream {
+    /// Goes over messages of which the memory shows nothing.
+    fn skip_traceless(&mut self) {
+        while self
+            .msgs
+            .get(self.cursor)
+            .is_some_and(|m| m.traceless() && m.bad.is_none())
+        {
+            self.finish();
+        }
+    }
+
+    /// The message at the cursor was executed.
+    fn finish(&mut self) {
+        if let Some(m) = self.msgs.get_mut(self.cursor) {
+            m.executed = true;
+        }
+        self.cursor += 1;
+        self.done = 0;
+    }
+
+    /// READs from the cursor on see everything that was there before: their logs start at `lengths`, by target memory.
+    fn readable(&mut self, lengths: &[usize], mem_of: impl Fn(&Msg) -> Option<usize>) {
+        for m in self.msgs.iter_mut().skip(self.cursor) {
+            if m.kind == kind::READ {
+                if let Some(mem) = mem_of(m) {
+                    m.since = lengths[mem];
+                }
+            } else if !m.traceless() {
+                break;
+            }
+        }
+    }
+
+    /// Everything before message `index` must have been executed.
+    pub fn reach(&mut self, index: usize) -> Result<(), String> {
+        while self.cursor < index {
+            let before = self.cursor;
+            self.skip_traceless();
+            if self.cursor == before {
+                let m = &self.msgs[before];
+                return Err(format!(
+                    "message {before} (request {}, kind {}, {} B) was not executed: {} B are there",
+                    m.wr, m.kind, m.len, self.done
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl State {
+    fn whose(&mut self, end: usize) -> Option<usize> {
+        match self.receiving {
+            Some((e, pair)) if e == end && pair < self.pairs.len() => Some(pair),
+            _ => {
+                self.wrong(|| format!("end {end} touches memory with no packet to any of its QPs"));
+                None
+            }
+        }
+    }
+
+    /// Whether a message's key grants `len` bytes from its byte `at` on, in target memory `mem`; gives the first byte's place.
+    fn granted(&self, target: usize, m: &Msg, at: u64, len: u64) -> Option<(usize, u64)> {
+        let region = self.ends[target].regions.get(m.region?)?;
+        let from = m.at.checked_add(at)?;
+        let end = from.checked_add(len)?;
+        (region.live && end <= region.len && region.access.contains(m.needs()))
+            .then_some((region.mem, from))
+    }
+
+    /// A packet's bytes into a receive buffer.
+    pub fn receive_write(
+        &mut self,
+        end: usize,
+        offset: u64,
+        bytes: &[u8],
+    ) -> Result<(), MemoryFault> {
+        let Some(pair) = self.whose(end) else {
+            return REFUSED;
+        };
+        let s = self.incoming(pair, end);
+        s.skip_traceless();
+        let (cursor, done) = (s.cursor, s.done);
+        let message = s.msgs.get(cursor).filter(|m| m.kind <= kind::SEND_INV);
+        let expected = message
+            .and_then(|m| s.recvs.get(m.recv?))
+            .and_then(|r| place(&r.list, done));
+        let right = expected.is_some_and(|(at, room)| at == offset && bytes.len() <= room as usize)
+            && message.is_some_and(|m| {
+                m.bad.is_none()
+                    && bytes.len() as u64 <= u64::from(m.len - done)
+                    && m.payload_is(done, bytes)
+            });
+        if !right {
+            let what = message.map(|m| m.wr);
+            self.wrong(|| {
+                format!(
+                    "end {end} pair {pair}: {} B are written at {offset} of the receive buffers; the next is byte {done} of request {what:?}, at {expected:?}, or other bytes",
+                    bytes.len()
+                )
+            });
+            return REFUSED;
+        }
+        self.progress(pair, end, bytes.len());
+        Ok(())
+    }
+
+    /// A packet's bytes into memory that peers reach.
+    pub fn target_write(
+        &mut self,
+        end: usize,
+        mem: usize,
+        offset: u64,
+        bytes: &[u8],
+    ) -> Result<(), MemoryFault> {
+        let Some(pair) = self.whose(end) else {
+            return REFUSED;
+        };
+        let s = self.incoming(pair, end);
+        s.skip_traceless();
+        let done = s.done;
+        let message = s.msgs.get(s.cursor).cloned();
+        let right = message.as_ref().is_some_and(|m| {
+            matches!(m.kind, kind::WRITE | kind::WRITE_IMM)
+                && m.bad.is_none()
+                && bytes.len() as u64 <= u64::from(m.len - done)
+                && self.granted(end, m, u64::from(done), bytes.len() as u64) == Some((mem, offset))
+                && m.payload_is(done, bytes)
+        });
+        if !right {
+            let what = message.map(|m| (m.wr, m.kind, m.at + u64::from(done)));
+            self.wrong(|| {
+                format!(
+                    "end {end} pair {pair}: {} B are written at {offset} of target memory {mem}; the next is (request, kind, place) {what:?}, or other bytes, or not granted",
+                    bytes.len()
+                )
+            });
+            return REFUSED;
+        }
+        self.poke(end, mem, offset, bytes);
+        self.progress(pair, end, bytes.len());
+        Ok(())
+    }
+
+    /// Changes target memory, and keeps what stood there.
+    pub fn poke(&mut self, end: usize, mem: usize, offset: u64, bytes: &[u8]) {
+        let target = &mut self.ends[end].targets[mem];
+        let from = offset as usize;
+        if let Some(place) = target.bytes.get_mut(from..from + bytes.len()) {
+            target.log.push((offset as u32, place.to_vec()));
+            place.copy_from_slice(bytes);
+        }
+    }
+
+    /// The next bytes of what `end` receives are there.
+    fn progress(&mut self, pair: usize, end: usize, bytes: usize) {
+        self.tally.bytes += bytes as u64;
+        let s = self.incoming(pair, end);
+        s.done += bytes as u32;
+        if s.msgs.get(s.cursor).is_some_and(|m| s.done == m.len) {
+            s.finish();
+            self.let_read(pair, end);
+        }
+    }
+
+    /// READs at the cursor of what `end` receives may be carried out from now on.
+    pub fn let_read(&mut self, pair: usize, end: usize) {
+        let lengths: Vec<usize> = self.ends[end].targets.iter().map(|t| t.log.len()).collect();
+        let mems: Vec<usize> = self.ends[end].regions.iter().map(|r| r.mem).collect();
+        self.incoming(pair, end)
+            .readable(&lengths, |m| mems.get(m.region?).copied());
+    }
+
+    /// Bytes for a READ response.
+    pub fn target_read(
+        &mut self,
+        end: usize,
+        mem: usize,
+        offset: u64,
+        dst: &mut [u8],
+    ) -> Result<(), MemoryFault> {
+        let len = dst.len() as u64;
+        let asked = (0..self.pairs.len()).any(|pair| {
+            let generation = self.pairs[pair][end].generation;
+            let s = &self.streams[pair][1 - end][generation];
+            s.msgs.iter().skip(s.send_head).any(|m| {
+                m.kind == kind::READ
+                    && m.bad.is_none()
+                    && self
+                        .granted(end, m, 0, u64::from(m.len))
+                        .is_some_and(|(r, from)| {
+                            r == mem && from <= offset && offset + len <= from + u64::from(m.len)
+                        })
+            })
+        });
+        if !asked {
+            self.wrong(|| {
+                format!("end {end} reads {len} B at {offset} of target memory {mem}, which no READ of a peer asks for, or is not granted")
+            });
+            return REFUSED;
+        }
+        let from = offset as usize;
+        dst.copy_from_slice(
+            self.ends[end].targets[mem]
+                .bytes
+                .get(from..from + dst.len())
+                .ok_or(MemoryFault)?,
+        );
+        Ok(())
+    }
+
+    /// An atomic of a peer.
+    pub fn target_atomic(
+        &mut self,
+        end: usize,
+        mem: usize,
+        offset: u64,
+        op: Atomic,
+    ) -> Result<u64, MemoryFault> {
+        let pair = self.whose(end).ok_or(MemoryFault)?;
+        let s = self.incoming(pair, end);
+        s.skip_traceless();
+        let message = s.msgs.get(s.cursor).cloned();
+        let right = message.as_ref().is_some_and(|m| {
+            let same = match op {
+                Atomic::CompareSwap { compare, swap } => {
+                    m.kind == kind::COMPARE_SWAP && (compare, swap) == (m.a, m.b)
+                }
+                Atomic::FetchAdd(add) => m.kind == kind::FETCH_ADD && add == m.a,
+                Atomic::Write(value) => {
+                    m.kind == kind::ATOMIC_WRITE && m.payload_is(0, &value.to_ne_bytes())
+                }
+            };
+            same && m.bad.is_none() && self.granted(end, m, 0, 8) == Some((mem, offset))
+        });
+        if !right {
+            let what = message.map(|m| (m.wr, m.kind, m.at));
+            self.wrong(|| {
+                format!("end {end} pair {pair}: {op:?} at {offset} of target memory {mem}; the next is (request, kind, place) {what:?}, or not granted")
+            });
+            return Err(MemoryFault);
+        }
+        let from = offset as usize;
+        let word = self.ends[end].targets[mem].bytes.get(from..from + 8);
+        let word: [u8; 8] = word.and_then(|w| w.try_into().ok()).ok_or(MemoryFault)?;
+        let original = u64::from_ne_bytes(word);
+        self.poke(end, mem, offset, &op.apply(original).to_ne_bytes());
+        self.tally.bytes += 8;
+        let s = self.incoming(pair, end);
+        let cursor = s.cursor;
+        if let Some(m) = s.msgs.get_mut(cursor) {
+            m.original = Some(original);
+        }
+        s.finish();
+        self.let_read(pair, end);
+        Ok(original)
+    }
+
+    /// What a READ or an atomic of `end` brings.
+    pub fn landing_write(
+        &mut self,
+        end: usize,
+        offset: u64,
+        bytes: &[u8],
+    ) -> Result<(), MemoryFault> {
+        let Some(pair) = self.whose(end) else {
+            return REFUSED;
+        };
+        let s = self.outgoing(pair, end);
+        while s
+            .msgs
+            .get(s.landing)
+            .is_some_and(|m| !m.fetches() || m.landed == m.len)
+        {
+            s.landing += 1;
+        }
+        let message = s.msgs.get(s.landing).cloned();
+        let right = message.as_ref().is_some_and(|m| {
+            let next = place(&m.land, m.landed);
+            next.is_some_and(|(at, room)| at == offset && bytes.len() <= room as usize)
+                && m.bad.is_none()
+                && self.is_answer(1 - end, m, bytes)
+        });
+        if !right {
+            let what =
+                message.map(|m| (m.wr, m.kind, m.landed, place(&m.land, m.landed), m.original));
+            self.wrong(|| {
+                format!("end {end} pair {pair}: {} B land at {offset}; the next is (request, kind, byte, place, original) {what:?}, or other bytes: {:02x?}", bytes.len(), bytes.get(..8.min(bytes.len())))
+            });
+            return REFUSED;
+        }
+        self.tally.bytes += bytes.len() as u64;
+        let s = self.outgoing(pair, end);
+        let landing = s.landing;
+        if let Some(m) = s.msgs.get_mut(landing) {
+            m.landed += bytes.len() as u32;
+        }
+        Ok(())
+    }
+
+    /// Whether `bytes` may be what a request brings next.
+    fn is_answer(&self, target: usize, m: &Msg, bytes: &[u8]) -> bool {
+        if m.kind != kind::READ {
+            let part = m.landed as usize;
+            return m
+                .original
+                .is_some_and(|o| o.to_ne_bytes().get(part..part + bytes.len()) == Some(bytes));
+        }
+        let Some(region) = m.region.and_then(|r| self.ends[target].regions.get(r)) else {
+            return false;
+        };
+        let memory = &self.ends[target].targets[region.mem];
+        let from = (m.at + u64::from(m.landed)) as usize;
+        let Some(now) = memory.bytes.get(from..from + bytes.len()) else {
+            return false;
+        };
+        if now == bytes {
+            return true;
+        }
+        // What stood there at some time since: byte by byte, as a READ may see others' writes half done.
+        let log = memory.log.get(m.since..).unwrap_or(&[]);
+        bytes.iter().enumerate().all(|(i, b)| {
+            now[i] == *b
+                || log.iter().any(|(at, old)| {
+                    let at = *at as usize;
+                    (from + i).checked_sub(at).and_then(|j| old.get(j)) == Some(b)
+                })
+        })
+    }
+
+    /// Whether what `end` receives next is something that it may refuse, ending the connection.
+    pub fn may_refuse(&mut self, pair: usize, end: usize) -> bool {
+        let generation = self.pairs[pair][end].generation;
+        let s = &self.streams[pair][1 - end][generation];
+        for m in s.msgs.iter().skip(s.cursor) {
+            if self.refusable(end, s, m).is_some() {
+                return true;
+            }
+            if !m.traceless() {
+                break;
+            }
+        }
+        // A receive of no bytes leaves no trace, but its message may be too long, or the resources too few.
+        let Setup {
+            depth, resources, ..
+        } = self.setup;
+        depth > resources && s.msgs.iter().any(|m| m.fetches())
+    }
+
+    /// How the target may refuse a message.
+    pub fn refusable(&self, end: usize, s: &Stream, m: &Msg) -> Option<Status> {
+        if m.bad.is_some() {
+            return m.bad;
+        }
+        if !qp_serves(self.setup.access, m) {
+            return Some(Status::RemInvReqErr);
+        }
+        if let Some(n) = m.recv
+            && m.kind <= kind::SEND_INV
+            && s.recvs.get(n).is_some_and(|r| r.room < m.len)
+        {
+            return Some(Status::RemInvReqErr);
+        }
+        if m.needs() != Access::NONE
+            && m.len > 0
+            && self.granted(end, m, 0, u64::from(m.len)).is_none()
+        {
+            return Some(Status::RemAccessErr);
+        }
+        let gone = &self.ends[end].was_gone;
+        let region = m.region.and_then(|r| self.ends[end].regions.get(r));
+        let faulty = (m.recv.is_some() && gone[1]) || region.is_some_and(|r| gone[3 + r.mem]);
+        faulty.then_some(Status::RemOpErr)
+    }
+}
+
+/// Whether a QP with this access serves such a message at all.
+#[must_use]
+pub fn qp_serves(access: u64, m: &Msg) -> bool {
+    let bit = match m.kind {
+        kind::WRITE | kind::WRITE_IMM | kind::ATOMIC_WRITE => 2,
+        kind::READ => 4,
+        kind::COMPARE_SWAP | kind::FETCH_ADD => 8,
+        kind::FLUSH => 256,
+        _ => return true,
+    };
+    access & bit != 0
+}
