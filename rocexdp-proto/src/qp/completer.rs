@@ -109,8 +109,16 @@ fn acknowledged(
         Syndrome::Reserved(_) | Syndrome::NakInvalidRd => return Err(DropReason::ReservedSyndrome),
         // A NAK of something acknowledged since: an old one, overtaken.
         _ if packet < s.una => return Ok(Outcome::Nothing),
+        // It has overtaken a response, which is asked for first; all the same nothing leaves before the timer.
+        Syndrome::RnrNak(code) if packet > limit => {
+            let outcome = implied(s, sq, cq, limit, now);
+            if outcome == Outcome::ImpliedRetry {
+                s.rnr_until = Some(now + rnr_delay(code));
+            }
+            return Ok(outcome);
+        }
         Syndrome::RnrNak(code) => {
-            advance(s, sq, cq, packet.min(limit), now);
+            advance(s, sq, cq, packet, now);
             return Ok(not_ready(s, code, now));
         }
         Syndrome::NakSequence => {

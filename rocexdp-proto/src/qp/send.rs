@@ -301,6 +301,8 @@ impl SendState {
         // What was about to be sent again has arrived after all.
         if self.next < packet {
             self.next = packet;
+            // So it is asked for again from here.
+            self.restart = packet;
             self.cursor = self
                 .wqes
                 .iter()

@@ -69,15 +69,24 @@ impl State {
             }
             return self.succeeded(wr, wr.index);
         }
-        // A local fault at a later request flushes those before it that are still unanswered.
-        let first = self.streams[wr.pair][wr.end][wr.generation].send_failed;
-        let local = cqe.status == Status::LocProtErr && first == Some(Status::WrFlushErr);
-        if failed_before && !local {
+        // A local fault at a later request flushes those before it that are still unanswered. So does a refusal, where the
+        // response to the first of them was lost: the peer, in ERR, gives it no more.
+        let s = &self.streams[wr.pair][wr.end][wr.generation];
+        let lost = s.flushed_first.is_some_and(|n| s.msgs[n].wants_response());
+        let late = s.send_failed == Some(Status::WrFlushErr)
+            && match cqe.status {
+                Status::LocProtErr => true,
+                Status::RemInvReqErr | Status::RemAccessErr | Status::RemOpErr => lost,
+                _ => false,
+            };
+        if failed_before && !late {
             if cqe.status != Status::WrFlushErr {
                 return Err("after a failure everything must be flushed".into());
             }
         } else {
-            self.streams[wr.pair][wr.end][wr.generation].send_failed = Some(cqe.status);
+            let s = &mut self.streams[wr.pair][wr.end][wr.generation];
+            s.send_failed = Some(cqe.status);
+            s.flushed_first.get_or_insert(wr.index);
             if cqe.status != Status::WrFlushErr {
                 self.may_fail(wr, &msg, cqe.status)?;
                 self.pairs[wr.pair][wr.end].erred = true;

@@ -186,7 +186,7 @@ impl State {
         side.connected = true;
         side.erred = false;
         side.flushed = false;
-        side.quiet_until = 0;
+        (side.quiet_until, side.waits_until) = (0, 0);
         generation
     }
 
@@ -197,7 +197,7 @@ impl State {
         self.incoming(pair, end).recv_closed = true;
         let side = &mut self.pairs[pair][end];
         side.erred = false;
-        side.quiet_until = 0;
+        (side.quiet_until, side.waits_until) = (0, 0);
     }
 
     /// After all is done: every request of a healthy end has succeeded.

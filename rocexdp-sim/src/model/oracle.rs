@@ -17,13 +17,18 @@ use super::state::{Msg, State, Stream, place};
 const REFUSED: Result<(), MemoryFault> = Err(MemoryFault);
 
 impl Stream {
-    /// Goes over messages of which the memory shows nothing.
-    fn skip_traceless(&mut self) {
-        while self
-            .msgs
-            .get(self.cursor)
-            .is_some_and(|m| m.traceless() && m.bad.is_none())
-        {
+    /// The next message of which the memory shows something.
+    fn next_traceful(&self) -> usize {
+        let skipped = self.msgs.iter().skip(self.cursor);
+        self.cursor
+            + skipped
+                .take_while(|m| m.traceless() && m.bad.is_none())
+                .count()
+    }
+
+    /// Goes over messages of which the memory shows nothing, up to `index`.
+    fn skip_to(&mut self, index: usize) {
+        while self.cursor < index {
             self.finish();
         }
     }
@@ -54,7 +59,7 @@ impl Stream {
     pub fn reach(&mut self, index: usize) -> Result<(), String> {
         while self.cursor < index {
             let before = self.cursor;
-            self.skip_traceless();
+            self.skip_to(self.next_traceful().min(index));
             if self.cursor == before {
                 let m = &self.msgs[before];
                 return Err(format!(
@@ -98,8 +103,7 @@ impl State {
             return REFUSED;
         };
         let s = self.incoming(pair, end);
-        s.skip_traceless();
-        let (cursor, done) = (s.cursor, s.done);
+        let (cursor, done) = (s.next_traceful(), s.done);
         let message = s.msgs.get(cursor).filter(|m| m.kind <= kind::SEND_INV);
         let expected = message
             .and_then(|m| s.recvs.get(m.recv?))
@@ -136,9 +140,8 @@ impl State {
             return REFUSED;
         };
         let s = self.incoming(pair, end);
-        s.skip_traceless();
-        let done = s.done;
-        let message = s.msgs.get(s.cursor).cloned();
+        let (cursor, done) = (s.next_traceful(), s.done);
+        let message = s.msgs.get(cursor).cloned();
         let right = message.as_ref().is_some_and(|m| {
             matches!(m.kind, kind::WRITE | kind::WRITE_IMM)
                 && m.bad.is_none()
@@ -175,6 +178,7 @@ impl State {
     fn progress(&mut self, pair: usize, end: usize, bytes: usize) {
         self.tally.bytes += bytes as u64;
         let s = self.incoming(pair, end);
+        s.skip_to(s.next_traceful());
         s.done += bytes as u32;
         if s.msgs.get(s.cursor).is_some_and(|m| s.done == m.len) {
             s.finish();
@@ -202,7 +206,8 @@ impl State {
         let asked = (0..self.pairs.len()).any(|pair| {
             let generation = self.pairs[pair][end].generation;
             let s = &self.streams[pair][1 - end][generation];
-            s.msgs.iter().skip(s.send_head).any(|m| {
+            // One that has completed, too: it may have been asked for again.
+            s.msgs.iter().any(|m| {
                 m.kind == kind::READ
                     && m.bad.is_none()
                     && self
@@ -238,8 +243,8 @@ impl State {
     ) -> Result<u64, MemoryFault> {
         let pair = self.whose(end).ok_or(MemoryFault)?;
         let s = self.incoming(pair, end);
-        s.skip_traceless();
-        let message = s.msgs.get(s.cursor).cloned();
+        let cursor = s.next_traceful();
+        let message = s.msgs.get(cursor).cloned();
         let right = message.as_ref().is_some_and(|m| {
             let same = match op {
                 Atomic::CompareSwap { compare, swap } => {
@@ -266,7 +271,7 @@ impl State {
         self.poke(end, mem, offset, &op.apply(original).to_ne_bytes());
         self.tally.bytes += 8;
         let s = self.incoming(pair, end);
-        let cursor = s.cursor;
+        s.skip_to(cursor);
         if let Some(m) = s.msgs.get_mut(cursor) {
             m.original = Some(original);
         }

@@ -11,6 +11,7 @@ use super::world;
 pub fn shrink(program: &Program, runs: usize) -> (Program, String) {
     let outcome = world::run(program);
     let mut why = outcome.violation.unwrap_or_default();
+    let wanted = class(&why);
     let mut best = program.clone();
     let mut left = runs;
     let mut fails = |candidate: &Program, why: &mut String| {
@@ -19,11 +20,11 @@ pub fn shrink(program: &Program, runs: usize) -> (Program, String) {
         }
         left -= 1;
         match world::run(candidate).violation {
-            Some(text) => {
+            Some(text) if class(&text) == wanted => {
                 *why = text;
                 true
             }
-            None => false,
+            _ => false,
         }
     };
     if best.faults.is_none() {
@@ -59,6 +60,12 @@ pub fn shrink(program: &Program, runs: usize) -> (Program, String) {
             return (best, why);
         }
     }
+}
+
+/// What kind of failure it is: its words, as far as they do not tell of single requests.
+fn class(why: &str) -> String {
+    let words = why.split(|c: char| !c.is_ascii_alphabetic());
+    words.filter(|w| w.len() > 2).take(12).collect()
 }
 
 /// Leaves out what can be left out, in pieces that get smaller.

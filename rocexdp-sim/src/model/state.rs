@@ -74,6 +74,12 @@ impl Msg {
         matches!(self.kind, kind::READ | kind::COMPARE_SWAP | kind::FETCH_ADD)
     }
 
+    /// No ordinary acknowledgement answers it.
+    #[must_use]
+    pub fn wants_response(&self) -> bool {
+        self.fetches() || matches!(self.kind, kind::ATOMIC_WRITE | kind::FLUSH)
+    }
+
     /// Done to the target's memory in one call.
     #[must_use]
     pub fn is_atomic(&self) -> bool {
@@ -184,6 +190,8 @@ pub struct Stream {
     pub landing: usize,
     /// The first error among the sender's completions.
     pub send_failed: Option<Status>,
+    /// The first of the sender's messages that did not succeed.
+    pub flushed_first: Option<usize>,
     /// The first error among the receiver's.
     pub recv_failed: Option<Status>,
     /// The sender forgot its requests.
@@ -213,6 +221,8 @@ pub struct Side {
     pub flushed: bool,
     /// No request before this time: an RNR NAK said so.
     pub quiet_until: u64,
+    /// And it may keep silent until then.
+    pub waits_until: u64,
 }
 
 /// A region that was registered once.

@@ -304,18 +304,21 @@ impl World {
                 continue;
             };
             let mut state = lock(&self.state);
-            // What is fetched has an answer of its own, by which the requester may see that it must ask again.
+            // What is fetched has an answer of its own, by which the requester may see that it must ask again: then it may wait,
+            // and need not.
             let s = state.outgoing(pair, end);
-            let fetching = s.msgs.iter().skip(s.send_head).any(|m| m.fetches());
+            let fetching = s.msgs.iter().skip(s.send_head).any(|m| m.wants_response());
             let side = &mut state.pairs[pair][end];
-            // It acknowledges what is before it: if it was news, the oldest packet is the one that it names.
-            if info.state == QpState::Rts
-                && info.unacked_psn == psn
-                && info.send_psn != psn
-                && self.now > side.quiet_until
-                && !fetching
-            {
-                side.quiet_until = self.now + rnr_delay(code).as_nanos() as u64;
+            // It acknowledges what is before it: if it was news, the oldest packet is the one that it names. The first timer
+            // counts while it runs.
+            if info.state != QpState::Rts || info.send_psn == psn || self.now <= side.waits_until {
+                continue;
+            }
+            let until = self.now + rnr_delay(code).as_nanos() as u64;
+            if fetching {
+                side.waits_until = until;
+            } else if info.unacked_psn == psn {
+                (side.waits_until, side.quiet_until) = (until, until);
             }
         }
     }
