@@ -3,6 +3,8 @@
 //! From the bottom up: [`xsk`] (AF_XDP, no RoCE), [`sys`] and [`net`] (what the host says), [`mem`] and
 //! [`maps`] (application memory, BPF maps), [`loader`] (the XDP program on an interface), [`engine`]
 //! (the transport driven over AF_XDP), [`node`] (an interface as an RDMA endpoint).
+//!
+//! Applications begin with [`rdma`].
 
 pub mod bench;
 pub mod cli;
@@ -23,6 +25,7 @@ pub mod node;
 pub mod out;
 pub mod pfc;
 pub mod process;
+pub mod rdma;
 pub mod record;
 pub mod sys;
 pub mod top;

@@ -246,6 +246,8 @@ pub enum RefuseCode {
     Protocol,
     /// A fault of the receiving host.
     Internal,
+    /// The application there says no.
+    Rejected,
 }
 
 /// What the listening side says after the [`Hello`].
@@ -333,9 +335,19 @@ struct Opening {
 #[derive(Debug)]
 pub enum OpeningError {
     /// Not this protocol at all.
-    Protocol(String),
+    Protocol {
+        /// Its name for itself.
+        found: String,
+        /// This one's.
+        wanted: &'static str,
+    },
     /// Another version of it.
-    Version(u32),
+    Version {
+        /// The other side's.
+        found: u32,
+        /// This side's.
+        wanted: u32,
+    },
     /// The message can't be read.
     Frame(FrameError),
 }
@@ -343,13 +355,13 @@ pub enum OpeningError {
 impl fmt::Display for OpeningError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Protocol(other) => {
-                let short: String = other.chars().take(32).collect();
-                write!(f, "the other side speaks {short:?}, not {PROTOCOL:?}")
+            Self::Protocol { found, wanted } => {
+                let short: String = found.chars().take(32).collect();
+                write!(f, "the other side speaks {short:?}, not {wanted:?}")
             }
-            Self::Version(other) => write!(
+            Self::Version { found, wanted } => write!(
                 f,
-                "the other side speaks version {other} of the exchange, this is version {VERSION}: \
+                "the other side speaks version {found} of the exchange, this is version {wanted}: \
                  install the same rocexdp on both hosts"
             ),
             Self::Frame(error) => error.fmt(f),
@@ -364,12 +376,30 @@ impl std::error::Error for OpeningError {}
 /// # Errors
 /// See [`OpeningError`].
 pub fn opening<T: DeserializeOwned>(body: &[u8]) -> Result<T, OpeningError> {
-    let found: Opening = frame::decode(body).map_err(OpeningError::Frame)?;
-    if found.protocol != PROTOCOL {
-        return Err(OpeningError::Protocol(found.protocol));
+    opening_of(body, PROTOCOL, VERSION)
+}
+
+/// As [`opening`], for a protocol that begins with the same two fields.
+///
+/// # Errors
+/// See [`OpeningError`].
+pub fn opening_of<T: DeserializeOwned>(
+    body: &[u8],
+    protocol: &'static str,
+    version: u32,
+) -> Result<T, OpeningError> {
+    let opening: Opening = frame::decode(body).map_err(OpeningError::Frame)?;
+    if opening.protocol != protocol {
+        return Err(OpeningError::Protocol {
+            found: opening.protocol,
+            wanted: protocol,
+        });
     }
-    if found.version != VERSION {
-        return Err(OpeningError::Version(found.version));
+    if opening.version != version {
+        return Err(OpeningError::Version {
+            found: opening.version,
+            wanted: version,
+        });
     }
     frame::decode(body).map_err(OpeningError::Frame)
 }

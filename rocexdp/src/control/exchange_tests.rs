@@ -31,12 +31,18 @@ fn an_opening_of_this_version_is_read() {
 fn another_version_is_refused_by_its_number_whatever_else_it_says() {
     let body = br#"{"protocol":"rocexdp","version":2,"something":{"new":[1]}}"#;
     let error = opening::<Hello>(body).unwrap_err();
-    assert!(matches!(error, OpeningError::Version(2)));
+    assert!(matches!(
+        error,
+        OpeningError::Version {
+            found: 2,
+            wanted: VERSION
+        }
+    ));
     assert!(error.to_string().contains("version 2"), "{error}");
     let body = br#"{"protocol":"http","version":1}"#;
     assert!(matches!(
         opening::<Greeting>(body),
-        Err(OpeningError::Protocol(_))
+        Err(OpeningError::Protocol { .. })
     ));
 }
 

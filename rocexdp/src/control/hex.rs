@@ -31,6 +31,37 @@ pub fn decode<const N: usize>(text: &str) -> Option<[u8; N]> {
     Some(bytes)
 }
 
+/// The bytes of any even number of digits; `None` for anything else.
+#[must_use]
+pub fn decode_any(text: &str) -> Option<Vec<u8>> {
+    let pairs = text.as_bytes().chunks(2);
+    pairs
+        .map(|pair| decode::<1>(std::str::from_utf8(pair).ok()?).map(|[byte]| byte))
+        .collect()
+}
+
+/// For `#[serde(with)]` on `Vec<u8>`.
+pub mod bytes {
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    /// Writes the bytes as text.
+    ///
+    /// # Errors
+    /// The serializer's.
+    pub fn serialize<S: Serializer>(bytes: &[u8], serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&super::encode(bytes))
+    }
+
+    /// Reads any number of bytes.
+    ///
+    /// # Errors
+    /// Text of an odd length, or with another character.
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u8>, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        super::decode_any(&text).ok_or_else(|| D::Error::custom("not bytes in hexadecimal"))
+    }
+}
+
 /// For `#[serde(with)]` on `[u8; N]`.
 pub mod array {
     use serde::{Deserialize, Deserializer, Serializer, de::Error};
@@ -69,6 +100,11 @@ mod tests {
         assert_eq!(encode(&[0, 0xff, 0xa5]), "00ffa5");
         for bad in ["", "00ff", "00ffa5a5", "00ffg5", "+0ffa5", "00ffé"] {
             assert_eq!(decode::<3>(bad), None, "{bad:?}");
+        }
+        assert_eq!(decode_any("00ffA5"), Some(vec![0, 0xff, 0xa5]));
+        assert_eq!(decode_any(""), Some(vec![]));
+        for bad in ["0", "00f", "0g", "+0ff", "é", "é0"] {
+            assert_eq!(decode_any(bad), None, "{bad:?}");
         }
     }
 }

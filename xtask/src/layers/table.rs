@@ -133,6 +133,8 @@ pub const CRATES: &[Crate] = &[
                 "control",
                 &["events", "live", "maps", "node", "out", "process"],
             ),
+            // What applications use.
+            ("rdma", &["control", "mem", "node"]),
             ("lab", &["loader", "net", "sys", "xsk", "out", "process"]),
             ("view", &["control", "lab", "live"]),
             ("metrics", &["control", "live", "nic", "out", "pfc", "view"]),

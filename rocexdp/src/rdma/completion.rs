@@ -1,0 +1,277 @@
+//! Completions and the queues they come by: polled, awaited, or waited for at a file descriptor.
+//!
+//! Must not: know requests.
+
+use std::{
+    fmt, io,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    sync::{Arc, OnceLock},
+    time::{Duration, Instant},
+};
+
+use rocexdp_proto::verbs::{self, Cqe, CqeOpcode, Status};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use tokio::sync::Notify;
+
+use super::Error;
+
+/// A completion. What it brought is seen only by [`Self::result`]: nothing of a failed request means anything.
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[must_use = "a completion may be a failure"]
+pub struct Completion(Cqe);
+
+impl fmt::Debug for Completion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.result() {
+            Ok(done) => done.fmt(f),
+            Err(error) => error.fmt(f),
+        }
+    }
+}
+
+impl Completion {
+    /// The request's id.
+    #[must_use]
+    pub fn id(&self) -> u64 {
+        self.0.wr_id.0
+    }
+
+    /// The local queue pair's number.
+    #[must_use]
+    pub fn qpn(&self) -> u32 {
+        self.0.qpn.get()
+    }
+
+    /// What the request brought.
+    ///
+    /// # Errors
+    /// It failed; its queue pair then has failed too, and what was posted behind it completes with
+    /// [`Status::WrFlushErr`].
+    pub fn result(&self) -> Result<Done, WorkError> {
+        let cqe = &self.0;
+        match cqe.status {
+            Status::Success => Ok(Done {
+                id: self.id(),
+                qpn: self.qpn(),
+                opcode: cqe.opcode,
+                byte_len: cqe.byte_len,
+                imm: cqe.imm,
+                invalidated: cqe.invalidated.map(|key| key.0),
+            }),
+            status => Err(WorkError {
+                id: self.id(),
+                qpn: self.qpn(),
+                status,
+            }),
+        }
+    }
+}
+
+/// A request that succeeded.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Done {
+    /// The request's.
+    pub id: u64,
+    /// The local queue pair's number.
+    pub qpn: u32,
+    /// Kind of request.
+    pub opcode: CqeOpcode,
+    /// Bytes of the message; of a receive request those that came.
+    pub byte_len: u32,
+    /// The peer's 32 bits, of a receive request.
+    pub imm: Option<u32>,
+    /// The key that the peer's SEND has withdrawn, of a receive request.
+    pub invalidated: Option<u32>,
+}
+
+/// A request that failed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("request {id} of QP 0x{qpn:06x} failed: {status}")]
+pub struct WorkError {
+    /// The request's.
+    pub id: u64,
+    /// The local queue pair's number.
+    pub qpn: u32,
+    /// How.
+    pub status: Status,
+}
+
+/// Whom to tell that something completed.
+#[derive(Debug, Default)]
+struct News {
+    tasks: Notify,
+    fd: OnceLock<Arc<OwnedFd>>,
+}
+
+impl News {
+    /// Runs on the engine's thread.
+    fn tell(&self) {
+        self.tasks.notify_one();
+        if let Some(fd) = self.fd.get() {
+            ring(fd);
+        }
+    }
+}
+
+fn ring(fd: &OwnedFd) {
+    // Can only fail when the counter is full, and then it is readable.
+    let _ = rustix::io::write(fd, &1u64.to_ne_bytes());
+}
+
+#[derive(Debug)]
+struct Queue {
+    ring: Arc<verbs::CompletionQueue>,
+    news: Arc<News>,
+}
+
+/// A completion queue: for any number of queue pairs, polled from any thread. Cloning gives another handle to the same queue.
+#[derive(Clone)]
+pub struct CompletionQueue(Arc<Queue>);
+
+impl fmt::Debug for CompletionQueue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.ring.fmt(f)
+    }
+}
+
+impl CompletionQueue {
+    /// A queue for `depth` completions (at least 1): as many as requests may be outstanding that complete into it. A completion that
+    /// finds it full is lost, and its queue pair fails.
+    #[must_use]
+    pub fn new(depth: u32) -> Self {
+        let ring = Arc::new(verbs::CompletionQueue::new(depth));
+        let news = Arc::new(News::default());
+        let told = Arc::clone(&news);
+        ring.set_waker(Box::new(move || told.tell()));
+        Self(Arc::new(Queue { ring, news }))
+    }
+
+    pub(super) fn ring(&self) -> &Arc<verbs::CompletionQueue> {
+        &self.0.ring
+    }
+
+    /// The oldest completion.
+    pub fn poll(&self) -> Option<Completion> {
+        self.0.ring.poll().map(Completion)
+    }
+
+    /// The oldest completion, waited for. May be dropped at any time without losing one; several tasks may wait at once.
+    pub async fn next(&self) -> Completion {
+        loop {
+            // A completion between the two lines leaves a permit.
+            if let Some(completion) = self.poll() {
+                // One call told of a burst: the next waiter takes over.
+                if !self.0.ring.is_empty() {
+                    self.0.news.tasks.notify_one();
+                }
+                return completion;
+            }
+            self.0.news.tasks.notified().await;
+        }
+    }
+
+    /// The oldest completion, waited for by this thread; `None` after `timeout`. One thread at a time may wait, and not beside a
+    /// [`CompletionChannel`].
+    ///
+    /// # Errors
+    /// No eventfd can be made, or poll(2) fails.
+    pub fn wait(&self, timeout: Duration) -> Result<Option<Completion>, Error> {
+        let until = Instant::now() + timeout;
+        loop {
+            if let Some(completion) = self.poll() {
+                return Ok(Some(completion));
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(None);
+            }
+            let channel = self.channel()?;
+            let Some(left) = rustix::time::Timespec::try_from(left).ok() else {
+                return Ok(None);
+            };
+            let mut fds = [PollFd::new(&channel, PollFlags::IN)];
+            match poll(&mut fds, Some(&left)) {
+                Ok(_) | Err(rustix::io::Errno::INTR) => channel.clear(),
+                Err(error) => return Err(system("waiting for a completion")(error)),
+            }
+        }
+    }
+
+    /// A file descriptor that becomes readable when something completes (the completion channel): for a runtime or an event loop of any
+    /// kind. The queue has one; asking again gives another handle to it.
+    ///
+    /// When it is readable, [`CompletionChannel::clear`] it, then [`Self::poll`] until there is nothing: only then the next completion
+    /// makes it readable again. It is readable at first, so that what completed before is not missed.
+    ///
+    /// # Errors
+    /// No eventfd can be made.
+    pub fn channel(&self) -> Result<CompletionChannel, Error> {
+        let slot = &self.0.news.fd;
+        if slot.get().is_none() {
+            let made = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+                .map_err(system("making an eventfd"))?;
+            // Another thread may have been faster.
+            let fd = slot.get_or_init(|| Arc::new(made));
+            ring(fd);
+        }
+        let fd = slot.get().map(Arc::clone);
+        fd.map(CompletionChannel)
+            .ok_or_else(|| system("making an eventfd")(rustix::io::Errno::BADF))
+    }
+
+    /// Completions not polled yet.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.0.ring.len()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.ring.is_empty()
+    }
+
+    /// Completions that fit.
+    #[must_use]
+    pub fn capacity(&self) -> usize {
+        self.0.ring.capacity()
+    }
+
+    /// Whether a completion was ever lost because the queue was full.
+    #[must_use]
+    pub fn overflowed(&self) -> bool {
+        self.0.ring.overflowed()
+    }
+}
+
+fn system(what: &'static str) -> impl Fn(rustix::io::Errno) -> Error {
+    move |error| Error::System {
+        what,
+        error: io::Error::from(error),
+    }
+}
+
+/// See [`CompletionQueue::channel`].
+#[derive(Clone, Debug)]
+pub struct CompletionChannel(Arc<OwnedFd>);
+
+impl CompletionChannel {
+    /// Makes it unreadable until something completes after the queue was found empty.
+    pub fn clear(&self) {
+        let mut counter = [0; 8];
+        // Nothing to read is as well.
+        let _ = rustix::io::read(&*self.0, &mut counter);
+    }
+}
+
+impl AsFd for CompletionChannel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl std::os::fd::AsRawFd for CompletionChannel {
+    fn as_raw_fd(&self) -> std::os::fd::RawFd {
+        self.0.as_raw_fd()
+    }
+}

@@ -1,0 +1,363 @@
+//! Queue pairs: built, connected, posted to.
+//!
+//! A queue pair that has no peer ([`Init`]) takes receives only; connecting consumes it and gives one that takes sends too
+//! ([`Ready`]). Must not: know how ends find each other (`connect` does).
+
+use std::{fmt, marker::PhantomData, net::IpAddr, sync::Arc};
+
+use rocexdp_common::maps::{QpCounters, QpEngine};
+use rocexdp_proto::{
+    QpState,
+    ids::{PathMtu, Psn, Qpn, WrId},
+    mem::Access,
+    verbs::RecvWr,
+};
+
+use super::{
+    Carries, CompletionQueue, Error, PostError, ProtectionDomain, Rc, Service, Target, Wr,
+    connect::Link, request::Operation,
+};
+use crate::node::{ConnectAttr, DEFAULT_RD_ATOMIC, QpSpec, RawQp};
+
+/// How a queue pair behaves once connected. Timers in the standard's codes, as `ibv_modify_qp(3)` has them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Behaviour {
+    /// Largest path MTU to agree on; `None`: the device's.
+    pub path_mtu: Option<PathMtu>,
+    /// Local ACK timeout, 4.096 us x 2^timeout, 1 to 31; 0: none. 15 (134 ms) unless set.
+    pub timeout: u8,
+    /// Retries after a timeout or a sequence NAK, 0 to 7. 7 unless set.
+    pub retry_cnt: u8,
+    /// Retries after an RNR NAK (the peer had no receive request), 0 to 7; 7, unless set: for ever.
+    pub rnr_retry: u8,
+    /// What we ask a peer to wait for whose message we had no receive request, code 0 to 31. 12 (0.64 ms) unless set.
+    pub min_rnr_timer: u8,
+    /// READs and atomics of ours that may be unanswered at once; at most what the peer has resources for is agreed on.
+    pub max_rd_atomic: u8,
+    /// The peer's READs and atomics that may be unanswered at once.
+    pub max_dest_rd_atomic: u8,
+    /// What the peer may do through this queue pair, besides what regions allow.
+    pub access: Access,
+}
+
+impl Default for Behaviour {
+    fn default() -> Self {
+        Self {
+            path_mtu: None,
+            timeout: 15,
+            retry_cnt: 7,
+            rnr_retry: 7,
+            min_rnr_timer: 12,
+            max_rd_atomic: DEFAULT_RD_ATOMIC,
+            max_dest_rd_atomic: DEFAULT_RD_ATOMIC,
+            access: Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC,
+        }
+    }
+}
+
+/// A queue pair to be.
+#[derive(Clone, Debug)]
+#[must_use = "nothing is made before `build`"]
+pub struct QueuePairBuilder<S: Service> {
+    pd: ProtectionDomain,
+    send_cq: CompletionQueue,
+    recv_cq: CompletionQueue,
+    max_send: u32,
+    max_recv: u32,
+    behaviour: Behaviour,
+    _service: PhantomData<S>,
+}
+
+impl<S: Service> QueuePairBuilder<S> {
+    pub(super) fn new(pd: ProtectionDomain, cq: CompletionQueue) -> Self {
+        Self {
+            pd,
+            send_cq: cq.clone(),
+            recv_cq: cq,
+            max_send: 128,
+            max_recv: 128,
+            behaviour: Behaviour::default(),
+            _service: PhantomData,
+        }
+    }
+
+    /// Receive requests complete into another queue.
+    pub fn recv_cq(mut self, cq: &CompletionQueue) -> Self {
+        self.recv_cq = cq.clone();
+        self
+    }
+
+    /// Send and receive requests that may be outstanding at once, each at most 65536; 128 unless set.
+    pub fn depths(mut self, send: u32, recv: u32) -> Self {
+        (self.max_send, self.max_recv) = (send, recv);
+        self
+    }
+
+    /// How it behaves once connected.
+    pub fn behaviour(mut self, behaviour: Behaviour) -> Self {
+        self.behaviour = behaviour;
+        self
+    }
+
+    /// What the peer may do through it, besides what regions allow: any of [`Access::REMOTE_READ`], [`Access::REMOTE_WRITE`],
+    /// [`Access::REMOTE_ATOMIC`]; all of them unless set.
+    pub fn access(mut self, access: Access) -> Self {
+        self.behaviour.access = access;
+        self
+    }
+
+    /// Makes it, with a random number and a random starting PSN. It takes receive requests at once.
+    ///
+    /// # Errors
+    /// All slots of the device are taken, a depth is too large, or the engine has ended.
+    pub fn build(self) -> Result<QueuePair<S, Init>, Error> {
+        let device = self.pd.device();
+        let raw = device.node().create_raw_qp(QpSpec {
+            transport: S::TRANSPORT,
+            pd: self.pd.domain.pd,
+            max_send: self.max_send,
+            max_recv: self.max_recv,
+            send_cq: Arc::clone(self.send_cq.ring()),
+            recv_cq: Arc::clone(self.recv_cq.ring()),
+            srq: None,
+            access: self.behaviour.access,
+        });
+        Ok(QueuePair {
+            raw: Arc::new(raw.map_err(Error::Device)?),
+            pd: self.pd,
+            send_cq: self.send_cq,
+            recv_cq: self.recv_cq,
+            behaviour: self.behaviour,
+            state: Init,
+            _service: PhantomData,
+        })
+    }
+}
+
+/// One end of a connection, as the other must know it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct End {
+    /// Its address.
+    pub address: IpAddr,
+    /// Its queue pair's number.
+    pub qpn: Qpn,
+    /// PSN of its first request.
+    pub psn: Psn,
+}
+
+/// State of a [`QueuePair`] that has no peer: receives only.
+#[derive(Debug)]
+pub struct Init;
+
+/// State of a [`QueuePair`] that is connected.
+#[derive(Debug)]
+pub struct Ready {
+    pub(super) peer: End,
+    pub(super) path_mtu: PathMtu,
+    pub(super) link: Option<Link>,
+    pub(super) private_data: Vec<u8>,
+}
+
+/// A queue pair. Any thread posts. Dropping it destroys it: requests outstanding never complete, and the peer, if connected by
+/// [`QueuePair::connect`] or a [`Listener`](super::Listener), is told, whose queue pair then fails.
+pub struct QueuePair<S: Service = Rc, State = Ready> {
+    // Dropped in this order: the peer hears of it once no packet of it is answered any more.
+    pub(super) raw: Arc<RawQp>,
+    pub(super) state: State,
+    pub(super) behaviour: Behaviour,
+    send_cq: CompletionQueue,
+    recv_cq: CompletionQueue,
+    pd: ProtectionDomain,
+    _service: PhantomData<S>,
+}
+
+impl<S: Service, State: fmt::Debug> fmt::Debug for QueuePair<S, State> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("QueuePair")
+            .field("qpn", &self.raw.qpn())
+            .field("state", &self.state)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<S: Service, State> QueuePair<S, State> {
+    /// Its number.
+    #[must_use]
+    pub fn qpn(&self) -> Qpn {
+        self.raw.qpn()
+    }
+
+    /// PSN of its first request.
+    #[must_use]
+    pub fn psn(&self) -> Psn {
+        self.raw.psn()
+    }
+
+    /// Its protection domain.
+    #[must_use]
+    pub fn protection_domain(&self) -> &ProtectionDomain {
+        &self.pd
+    }
+
+    /// Where its send requests complete.
+    #[must_use]
+    pub fn send_cq(&self) -> &CompletionQueue {
+        &self.send_cq
+    }
+
+    /// Where its receive requests complete.
+    #[must_use]
+    pub fn recv_cq(&self) -> &CompletionQueue {
+        &self.recv_cq
+    }
+
+    /// Posts a receive request: the next message goes into `into`, and completes with `id`.
+    ///
+    /// # Errors
+    /// As many as the queue is deep have not completed, or the slices have more than 2^31 B.
+    pub fn post_recv(&self, id: u64, into: impl Into<Target>) -> Result<(), PostError> {
+        let wr = RecvWr::new(WrId(id), into.into().0);
+        self.raw.post_recv(wr).map_err(PostError::Queue)
+    }
+
+    pub(super) fn with_state<T>(self, state: T) -> QueuePair<S, T> {
+        QueuePair {
+            raw: self.raw,
+            state,
+            behaviour: self.behaviour,
+            send_cq: self.send_cq,
+            recv_cq: self.recv_cq,
+            pd: self.pd,
+            _service: PhantomData,
+        }
+    }
+}
+
+/// What two ends have agreed on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Agreed {
+    /// Path MTU, the same at both ends.
+    pub path_mtu: PathMtu,
+    /// READs and atomics of ours that may be unanswered at once: at most what the peer has resources for.
+    pub max_rd_atomic: u8,
+}
+
+impl<S: Service> QueuePair<S, Init> {
+    /// Connects to a peer that is known already, by an exchange of the application's own. Both ends do this, with the same path MTU;
+    /// then both must have done it before either sends. See [`Self::connect`] for the exchange of this crate.
+    ///
+    /// # Errors
+    /// `local` is no address of the device, there is no route, the next hop does not answer, or the path MTU does not fit.
+    pub async fn connect_to(
+        self,
+        local: IpAddr,
+        peer: End,
+        agreed: Agreed,
+    ) -> Result<QueuePair<S>, Error> {
+        self.ready(local, peer, agreed).await?;
+        Ok(self.with_state(Ready {
+            peer,
+            path_mtu: agreed.path_mtu,
+            link: None,
+            private_data: Vec::new(),
+        }))
+    }
+
+    /// Takes it to RTS.
+    pub(super) async fn ready(
+        &self,
+        local: IpAddr,
+        peer: End,
+        agreed: Agreed,
+    ) -> Result<(), Error> {
+        let Behaviour {
+            timeout,
+            retry_cnt,
+            rnr_retry,
+            min_rnr_timer,
+            max_dest_rd_atomic,
+            access,
+            ..
+        } = self.behaviour;
+        let attr = ConnectAttr {
+            timeout,
+            retry_cnt,
+            rnr_retry,
+            min_rnr_timer,
+            max_rd_atomic: agreed.max_rd_atomic,
+            max_dest_rd_atomic,
+            access,
+            ..ConnectAttr::new(local, peer.address, peer.qpn, peer.psn, agreed.path_mtu)
+        };
+        self.raw.connect(attr).await.map_err(Error::Device)
+    }
+}
+
+impl<S: Service> QueuePair<S, Ready> {
+    /// Posts a request. What the service does not carry does not compile.
+    ///
+    /// # Errors
+    /// As many as the queue is deep have not completed, the range does not fit, or the bytes are more than 2^31. A queue pair that has
+    /// failed takes requests, and completes them with [`Status::WrFlushErr`](super::Status::WrFlushErr).
+    pub fn post<O: Operation>(&self, request: Wr<O>) -> Result<(), PostError>
+    where
+        S: Carries<O>,
+    {
+        Ok(self.raw.post_send(request.lower()?)?)
+    }
+
+    /// The peer's end.
+    #[must_use]
+    pub fn peer(&self) -> End {
+        self.state.peer
+    }
+
+    /// The path MTU agreed on.
+    #[must_use]
+    pub fn path_mtu(&self) -> PathMtu {
+        self.state.path_mtu
+    }
+
+    /// What the peer gave along when it connected, or accepted.
+    #[must_use]
+    pub fn private_data(&self) -> &[u8] {
+        &self.state.private_data
+    }
+
+    /// Resolves once the peer has closed its end, or its host has gone; the queue pair fails then, so that its requests complete. Never
+    /// for one that was connected by [`QueuePair::connect_to`].
+    pub async fn closed(&self) {
+        match &self.state.link {
+            Some(link) => link.closed().await,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Takes it to ERR: every request outstanding completes with [`Status::WrFlushErr`](super::Status::WrFlushErr).
+    pub fn fail(&self) {
+        self.raw.fail();
+    }
+
+    /// Its state in the engine.
+    ///
+    /// # Errors
+    /// The engine has ended.
+    pub async fn state(&self) -> Result<QpState, Error> {
+        let state = self.raw.state().await.map_err(Error::Device)?;
+        Ok(state.unwrap_or(QpState::Reset))
+    }
+
+    /// What the engine counted for it, now.
+    ///
+    /// # Errors
+    /// The engine has ended.
+    pub async fn stats(&self) -> Result<QpEngine, Error> {
+        self.raw.info().await.map_err(Error::Device)
+    }
+
+    /// What the XDP program counted for it.
+    #[must_use]
+    pub fn xdp_counters(&self) -> QpCounters {
+        self.raw.counters()
+    }
+}

@@ -1,0 +1,45 @@
+//! The services of a queue pair, and what each carries.
+//!
+//! Must not: hold values; these are types only.
+
+use rocexdp_proto::Transport;
+
+use super::request::{AtomicWrite, CompareSwap, FetchAdd, Read, Send, Write, WriteImm};
+
+mod sealed {
+    pub trait Sealed {
+        const TRANSPORT: rocexdp_proto::Transport;
+    }
+}
+pub(super) use sealed::Sealed;
+
+/// A service: [`Rc`] or [`Uc`].
+pub trait Service: Sealed + std::fmt::Debug + std::marker::Send + Sync + 'static {}
+
+/// Reliable connected: each message arrives once and in order, or the queue pair fails.
+#[derive(Clone, Copy, Debug)]
+pub struct Rc;
+
+/// Unreliable connected: messages arrive in order, or not at all; a request completes once it was sent.
+#[derive(Clone, Copy, Debug)]
+pub struct Uc;
+
+impl Sealed for Rc {
+    const TRANSPORT: Transport = Transport::Rc;
+}
+impl Sealed for Uc {
+    const TRANSPORT: Transport = Transport::Uc;
+}
+impl Service for Rc {}
+impl Service for Uc {}
+
+/// The service carries operation `O`.
+#[diagnostic::on_unimplemented(message = "the service {Self} has no operation {O}")]
+pub trait Carries<O>: Service {}
+
+macro_rules! carries {
+    ($service:ty: $($op:ty),*) => { $(impl Carries<$op> for $service {})* };
+}
+
+carries!(Rc: Send, Write, WriteImm, Read, CompareSwap, FetchAdd, AtomicWrite);
+carries!(Uc: Send, Write, WriteImm);
