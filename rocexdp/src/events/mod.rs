@@ -233,6 +233,16 @@ impl Event {
             NodeEvent::Qp(Transport::CommunicationEstablished { qpn }) => {
                 (Origin::Engine, "established", Some(qpn))
             }
+            NodeEvent::Qp(Transport::CqOverflow { .. }) => (Origin::Engine, "cq_overflow", None),
+            NodeEvent::Qp(Transport::SrqLimitReached { .. }) => {
+                (Origin::Engine, "srq_limit_reached", None)
+            }
+            NodeEvent::Qp(Transport::LastWqeReached { qpn }) => {
+                (Origin::Engine, "last_wqe_reached", Some(qpn))
+            }
+            NodeEvent::Qp(Transport::SqDrained { qpn }) => {
+                (Origin::Engine, "sq_drained", Some(qpn))
+            }
             NodeEvent::Qp(Transport::QpError { qpn, cause }) => {
                 let kind = match cause {
                     ErrorCause::Request(Status::RetryExcErr) => "retry_exceeded",
