@@ -85,6 +85,8 @@ numbers! {
         psn1,
         /// 1: IPv6.
         ipv6,
+        /// Selective repeat over so many paths; 0: go-back-N.
+        selective,
         /// Share of frames lost, in 65536, from end 0.
         drop0,
         /// From end 1.

@@ -11,7 +11,7 @@ use rocexdp_common::opcode::Operation;
 use rocexdp_proto::drive::step;
 use rocexdp_proto::ids::{PathMtu, Psn, gid_from_ipv4};
 use rocexdp_proto::mem::Access;
-use rocexdp_proto::qp::rnr_delay;
+use rocexdp_proto::qp::{SelectiveRepeat, rnr_delay};
 use rocexdp_proto::time::Timestamp;
 use rocexdp_proto::verbs::CompletionQueue;
 use rocexdp_proto::wire::{Head, Packet, Path};
@@ -384,6 +384,9 @@ impl World {
                 min_rnr_timer: setup.rnr_timer as u8,
                 max_dest_rd_atomic: setup.resources as u8,
                 path: path(end, setup.ipv6 != 0),
+                selective: (setup.selective > 0).then_some(SelectiveRepeat {
+                    paths: setup.selective as u8,
+                }),
             }),
         );
         self.modify(
