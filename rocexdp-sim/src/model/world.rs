@@ -371,7 +371,8 @@ impl World {
             pair,
             end,
             QpTransition::Init {
-                access: access(setup.access),
+                // Binding windows is a right of regions.
+                access: access(setup.access & !16),
             },
         );
         self.modify(
