@@ -34,8 +34,8 @@ pub mod wire;
 
 pub use drop::DropReason;
 pub use endpoint::{
-    CongestionSignal, CreateQp, DeviceAttr, Endpoint, EndpointConfig, EndpointCounters, ErrorCause,
-    Event, IcrcMode, QpHandle, QpInfo, VerbsError,
+    AsyncError, CongestionSignal, CreateQp, DeviceAttr, Endpoint, EndpointConfig, EndpointCounters,
+    ErrorCause, Event, IcrcMode, QpHandle, QpInfo, VerbsError,
 };
 pub use qp::{
     AttrMask, MAX_PATHS, MAX_RD_ATOMIC, MigrationState, ModifyError, ModifyQp, QpAttr, QpInitAttr,

@@ -123,7 +123,7 @@ fn a_read_whose_memory_faults_at_once_ends_at_its_requester() {
 fn a_stale_duplicate_read_of_a_region_that_is_gone_does_not_end_the_connection() {
     let mut r = Responder::small();
     let read = r.read(0, 0, 300);
-    r.feed(&[read.clone()]);
+    r.feed(core::slice::from_ref(&read));
     assert!(r.pair.ends[1].endpoint.deregister_memory(r.rkey));
     let answers = r.feed(&[read, r.packet(2, rc::WRITE_ONLY).reth(0, 0, 0).asking()]);
     assert_eq!(

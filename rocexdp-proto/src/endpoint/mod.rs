@@ -26,8 +26,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 pub use datagram::{MAX_GROUP_QPS, MAX_GROUPS};
 pub use device::DeviceAttr;
 pub use types::{
-    CongestionSignal, CreateQp, EndpointConfig, EndpointCounters, ErrorCause, Event, IcrcMode,
-    MAX_QUEUE_DEPTH, QpHandle, QpInfo, VerbsError,
+    AsyncError, CongestionSignal, CreateQp, EndpointConfig, EndpointCounters, ErrorCause, Event,
+    IcrcMode, MAX_QUEUE_DEPTH, QpHandle, QpInfo, VerbsError,
 };
 
 use memory::Pds;

@@ -13,7 +13,7 @@ use crate::dcqcn::{NpParams, RpParams};
 use crate::drop::DROP_REASONS;
 use crate::ids::{CqNum, Pd, Psn, Qpn, RKey, SrqNum};
 use crate::mem::RegionError;
-pub use crate::qp::ErrorCause;
+pub use crate::qp::{AsyncError, ErrorCause};
 use crate::qp::{ModifyError, QpState};
 use crate::time::Rate;
 use crate::verbs::{CompletionQueue, RecvQueue, SendQueue};

@@ -9,6 +9,7 @@
 //! Must not: know timers, other QPs, or the order in which QPs send (the endpoint does).
 
 mod attr;
+mod cause;
 mod change;
 mod completer;
 mod completions;
@@ -34,6 +35,7 @@ pub use attr::{
     MAX_PATHS, MAX_RD_ATOMIC, QpTransition, RtrAttr, RtsAttr, SelectiveRepeat, UdAttr, ack_timeout,
     rnr_delay,
 };
+pub use cause::{AsyncError, ErrorCause};
 pub use change::{QpAttr, QpInitAttr};
 pub(crate) use congestion::Congestion;
 pub use modify::{AttrMask, MigrationState, ModifyError, ModifyQp};
@@ -56,20 +58,6 @@ use crate::time::Timestamp;
 use crate::timer::Timers;
 use crate::verbs::{CompletionQueue, QueueCaps, RecvQueue, SendQueue, Status};
 use crate::wire::{HeaderTemplate, Packet, Path};
-
-/// Why a QP went to ERR by itself.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum ErrorCause {
-    /// A request of ours failed.
-    #[error("a request failed: {0}")]
-    Request(Status),
-    /// The peer sent a request that ends the connection.
-    #[error("the peer's request was refused: {0}")]
-    Peer(DropReason),
-    /// A completion queue was full.
-    #[error("a completion queue overflowed: make it deeper, or poll it more often")]
-    CqOverflow,
-}
 
 /// The way to the peer, once there is one.
 #[derive(Debug)]

@@ -30,7 +30,8 @@ impl Responder {
             | Access::REMOTE_WRITE
             | Access::REMOTE_READ
             | Access::REMOTE_ATOMIC
-            | Access::FLUSH_GLOBAL;
+            | Access::FLUSH_GLOBAL
+            | Access::FLUSH_PERSISTENT;
         let region = pair.ends[1]
             .endpoint
             .register_memory(bytes.clone(), VA, access);

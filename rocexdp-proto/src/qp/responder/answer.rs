@@ -150,10 +150,9 @@ fn respond<'a>(
         Kept::Original(value) => (opcode, original) = (rc::ATOMIC_ACKNOWLEDGE, Some(value)),
         Kept::Nothing => {}
     }
-    let done = s.resources.sent(s.path_mtu);
+    s.resources.sent(s.path_mtu);
     // It acknowledges all before it, too.
     if let Owed::Ack(upto) = s.owed
-        && done
         && upto.unwrap_or(s.expected).diff(psn) <= 1
     {
         s.owed = Owed::Nothing;
