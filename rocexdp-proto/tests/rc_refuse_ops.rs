@@ -415,6 +415,7 @@ fn another_qp(end: &mut Endpoint, config: &PairConfig) -> QpHandle {
         rq_psn: FIRST,
         min_rnr_timer: 1,
         max_dest_rd_atomic: 1,
+        selective: None,
         path: path(config, 1),
     };
     let rts = RtsAttr {
