@@ -72,9 +72,9 @@ pub(super) fn receive(own: &Own, cx: &mut Context<'_>, p: &Packet<'_>, grh: &Grh
         finish(cx, &wr, Status::LocLenErr, Received::default());
         return Served::Refused(DropReason::ReceiveTooSmall);
     }
-    let written = wr
-        .local
-        .write(0, grh.bytes())
+    let written = cx
+        .may_receive(&wr)
+        .and_then(|()| wr.local.write(0, grh.bytes()))
         .and_then(|()| p.payload.write_to_list(&wr.local, GRH_ROOM as u32));
     if written.is_err() {
         finish(cx, &wr, Status::LocProtErr, Received::default());

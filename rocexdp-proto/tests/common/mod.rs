@@ -11,6 +11,7 @@ use std::time::Duration;
 use rocexdp_common::headers::{Aeth, AtomicEth, Bth, Feth, ICRC_LEN, Reth, Syndrome};
 use rocexdp_common::maps::QpEngine;
 use rocexdp_common::opcode::Opcode;
+use rocexdp_proto::CreateQp;
 use rocexdp_proto::ids::{Psn, WrId};
 use rocexdp_proto::mem::{Access, MemoryRegion};
 use rocexdp_proto::verbs::{CqeOpcode, RecvWr, Segment, SendOp, SendWr, Status};
@@ -243,4 +244,23 @@ pub fn requests(sent: &[Sent], end: usize, first: Psn) -> Vec<i32> {
         .filter(|s| s.end == end && !s.bth.opcode.is_response() && s.bth.opcode.0 != 0x81)
         .map(|s| s.bth.psn.diff(first))
         .collect()
+}
+
+/// Puts another QP in the place of the one at an end, under the same number, and connects both ends anew. What the old one was
+/// asked for is forgotten.
+pub fn replace_qp(
+    pair: &mut Pair,
+    config: &PairConfig,
+    end: usize,
+    change: impl FnOnce(CreateQp) -> CreateQp,
+) {
+    let e = &mut pair.ends[end];
+    e.endpoint.destroy_qp(QPNS[end]).unwrap();
+    let create = CreateQp {
+        max_send: config.depth,
+        max_recv: config.depth,
+        ..CreateQp::rc(QPNS[end], &e.cq, &e.cq)
+    };
+    e.qp = e.endpoint.create_qp(change(create)).unwrap();
+    pair.reconnect(config);
 }

@@ -69,6 +69,9 @@ pub(super) fn place(
         return written.map_err(|_| Refusal::FAULT);
     }
     let wr = wr.ok_or(Refusal::FAULT)?;
+    if m.bytes == 0 {
+        cx.may_receive(wr).map_err(|_| Refusal::FAULT)?;
+    }
     p.payload
         .write_to_list(&wr.local, m.bytes)
         .map_err(|_| Refusal::FAULT)

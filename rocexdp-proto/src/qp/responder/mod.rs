@@ -37,7 +37,7 @@ use super::attr::RtrAttr;
 use super::completions::Completions;
 use crate::drop::DropReason;
 use crate::ids::{PathMtu, Pd, Psn, Qpn, RKey};
-use crate::mem::{Access, Place, RegionTable};
+use crate::mem::{Access, MemoryFault, Place, RegionTable};
 use crate::verbs::{CompletionQueue, CqeOpcode, RecvQueue, RecvWr, Status};
 use crate::wire::Packet;
 
@@ -159,6 +159,15 @@ impl Context<'_> {
         reach
             .and_then(|r| r.locate(va, len, right))
             .ok_or(Refusal::ACCESS)
+    }
+
+    /// Whether a receive request's memory is of the QP's protection domain (of the shared queue's, if it is one), live and may
+    /// be written to.
+    ///
+    /// # Errors
+    /// [`MemoryFault`] if not.
+    pub(crate) fn may_receive(&self, wr: &RecvWr) -> Result<(), MemoryFault> {
+        wr.local.check(self.rq.pd().unwrap_or(self.pd), true)
     }
 
     /// First address and bytes of all that this key names.
