@@ -482,7 +482,9 @@ pub fn datagram(config: &PairConfig, end: usize) -> Datagram {
     }
 }
 
-fn rtr(config: &PairConfig, i: usize) -> RtrAttr {
+/// What brings the QP of an end to RTR.
+#[must_use]
+pub fn rtr(config: &PairConfig, i: usize) -> RtrAttr {
     RtrAttr {
         dest_qpn: QPNS[1 - i],
         path_mtu: config.path_mtu,
@@ -494,7 +496,9 @@ fn rtr(config: &PairConfig, i: usize) -> RtrAttr {
     }
 }
 
-fn rts(config: &PairConfig, i: usize) -> RtsAttr {
+/// What brings the QP of an end to RTS.
+#[must_use]
+pub fn rts(config: &PairConfig, i: usize) -> RtsAttr {
     RtsAttr {
         sq_psn: config.psn[i],
         timeout: config.timeout,
