@@ -105,6 +105,10 @@ impl FrameIo for Io<'_> {
     fn flush(&mut self) {}
 }
 
+fn access() -> Access {
+    Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC
+}
+
 fn connected(end: usize, cq: &Arc<CompletionQueue>) -> (Endpoint, QpHandle) {
     let config = EndpointConfig {
         line_rate: Some(Rate::from_gbps(100)),
@@ -143,7 +147,7 @@ fn connected(end: usize, cq: &Arc<CompletionQueue>) -> (Endpoint, QpHandle) {
         rnr_retry: 7,
         max_rd_atomic: 16,
     };
-    let access = Access::REMOTE_WRITE;
+    let access = access();
     for to in [
         QpTransition::Init { access },
         QpTransition::Rtr(rtr),
@@ -162,7 +166,7 @@ fn run(lose: u64, cnps: bool) -> (u64, u64) {
     let regions = [0, 1].map(|e| {
         ends[e]
             .0
-            .register_memory(memory.clone(), 0, Access::REMOTE_WRITE)
+            .register_memory(memory.clone(), 0, access() | Access::LOCAL_WRITE)
     });
     let (mut rings, mut sent) = ([Ring::new(), Ring::new()], [0u64; 2]);
     let turns = 8_000u64;
@@ -186,12 +190,15 @@ fn run(lose: u64, cnps: bool) -> (u64, u64) {
             while qp.rq.post(recv.clone()).is_ok() {}
             let n = completions;
             let (va, rkey) = (regions[1 - e].va, regions[1 - e].rkey);
-            let op = match n % 3 {
-                0 => SendOp::Write { va, rkey },
-                1 => SendOp::SendImm(5),
-                _ => SendOp::WriteImm { va, rkey, imm: 6 },
+            let any = [0, 64, 4096, 100_000][(n % 4) as usize];
+            let (op, len) = match n % 7 {
+                0 => (SendOp::Write { va, rkey }, any),
+                1 => (SendOp::SendImm(5), any),
+                2 => (SendOp::WriteImm { va, rkey, imm: 6 }, any),
+                3 => (SendOp::FetchAdd { va, rkey, add: 1 }, 8),
+                4 => (SendOp::AtomicWrite { va, rkey }, 8),
+                _ => (SendOp::Read { va, rkey }, any),
             };
-            let len = [0, 64, 4096, 100_000][(n % 4) as usize];
             let local = Segment::new(memory.clone(), 0, len);
             let _ = qp.sq.post(SendWr {
                 wr_id: WrId(n),
@@ -199,7 +206,7 @@ fn run(lose: u64, cnps: bool) -> (u64, u64) {
                 local: local.into(),
                 signaled: true,
                 solicited: false,
-                fence: false,
+                fence: n % 3 == 0,
                 to: None,
             });
             ep.work_posted(now, qp.qpn);

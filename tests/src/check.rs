@@ -132,6 +132,7 @@ impl Rig {
                     "retransmitted_bytes",
                     "local_ack_timeout_err",
                     "packet_seq_err",
+                    "implied_nak_seq_err",
                     "rnr_naks_received",
                     "tx_naks",
                     "tx_rnr_naks",

@@ -97,7 +97,7 @@ fn counters_of_a_qp() -> Vec<String> {
                 /xdp/cnp_bad_icrc /xdp/no_socket /xdp/first_seen_ns /xdp/last_seen_ns /engine/send_psn \
                 /engine/unacked_psn /engine/expected_psn /engine/msn /engine/tx_packets /engine/tx_bytes \
                 /engine/retransmitted_packets /engine/retransmitted_bytes /engine/tx_acks /engine/tx_naks \
-                /engine/tx_rnr_naks /engine/local_ack_timeout_err /engine/packet_seq_err /engine/rnr_naks_received \
+                /engine/tx_rnr_naks /engine/local_ack_timeout_err /engine/packet_seq_err /engine/implied_nak_seq_err /engine/rnr_naks_received \
                 /engine/duplicate_request /engine/out_of_sequence /engine/icrc_errors /engine/np_cnp_sent \
                 /engine/rp_cnp_handled /engine/rate_cuts /engine/rate_increases /engine/rx_bytes /engine/rx_accepted \
                 /engine/rx_dropped /engine/completions /engine/completions_err /engine/outstanding /qpn /peer_qpn \

@@ -43,7 +43,7 @@ pub struct QpEngine {
     pub local_ack_timeout_err: u64,
     /// NAK sequence errors received and acted on (`packet_seq_err`).
     pub packet_seq_err: u64,
-    /// RNR NAKs received and acted on.
+    /// RNR NAKs received and acted on (`rnr_nak_retry_err`).
     pub rnr_naks_received: u64,
     /// Requests received again (`duplicate_request`).
     pub duplicate_request: u64,
@@ -73,6 +73,6 @@ pub struct QpEngine {
     pub outstanding: u64,
     /// From a request's first transmission to the packet that acknowledged it.
     pub rtt: Rtt,
-    /// Reserved, 0.
-    pub reserved: [u64; 1],
+    /// Answers beyond a READ or atomic response that had not come, acted on (`implied_nak_seq_err`).
+    pub implied_nak_seq_err: u64,
 }

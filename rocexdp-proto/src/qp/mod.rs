@@ -344,7 +344,8 @@ impl Qp {
         let outcome = completer::answered(&mut self.send, &self.sq, &mut cq, p, now)?;
         let lost = cq.lost;
         match outcome {
-            Outcome::Retry | Outcome::ImpliedRetry => self.stats.packet_seq_err += 1,
+            Outcome::Retry => self.stats.packet_seq_err += 1,
+            Outcome::ImpliedRetry => self.stats.implied_nak_seq_err += 1,
             Outcome::Wait => self.stats.rnr_naks_received += 1,
             Outcome::Fatal { at, status } => self.fail_request(at, status),
             Outcome::Nothing | Outcome::Progress => {}

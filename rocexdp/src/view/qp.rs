@@ -193,6 +193,7 @@ fn requester(e: &QpEngine) -> Vec<(String, String)> {
         line("retransmitted_bytes", e.retransmitted_bytes),
         line("local_ack_timeout_err", e.local_ack_timeout_err),
         line("packet_seq_err", e.packet_seq_err),
+        line("implied_nak_seq_err", e.implied_nak_seq_err),
         line("rnr_naks_received", e.rnr_naks_received),
         line("outstanding", e.outstanding),
         line("completions", e.completions),

@@ -112,6 +112,7 @@ engine!(
     tx_rnr_naks,
     local_ack_timeout_err,
     packet_seq_err,
+    implied_nak_seq_err,
     rnr_naks_received,
     duplicate_request,
     out_of_sequence,
