@@ -62,6 +62,26 @@ fn the_first_answer_to_a_read_may_come_late_and_go_on() {
 }
 
 #[test]
+fn responses_may_begin_anew_behind_what_came_before_the_read_was_asked_for_again() {
+    // While the QP waits for the peer's RNR timer, the response that seemed lost comes: the READ is asked for again from
+    // behind it, and answered from there.
+    let mut l = Lone::new();
+    let bytes = pattern(4 * 256, 1);
+    let memory = l.post(1, READ, bytes.len());
+    l.post(2, SendOp::Send, 8);
+    l.asked();
+    l.ack(4, Syndrome::RnrNak(14));
+    l.response(rc::READ_RESPONSE_FIRST, 0, &bytes[..256]);
+    l.response(rc::READ_RESPONSE_MIDDLE, 1, &bytes[256..512]);
+    l.wait(Duration::from_micros(1280));
+    assert_eq!(l.left(), [(rc::READ_REQUEST, 2), (rc::SEND_ONLY, 4)]);
+    l.responses(2, &bytes[512..]);
+    l.ack(4, ACK);
+    assert_eq!(l.outcomes(), [(1, Status::Success), (2, Status::Success)]);
+    assert!(memory.copy() == bytes);
+}
+
+#[test]
 fn a_read_that_is_asked_for_again_at_its_last_packet_is_answered_by_an_only() {
     let mut l = Lone::new();
     let bytes = pattern(2 * 256 + 5, 1);
@@ -216,7 +236,31 @@ fn an_rnr_nak_beyond_a_read_waits_and_then_asks_for_the_read_again() {
     let s = l.stats();
     assert_eq!(
         (s.rnr_naks_received, s.packet_seq_err, s.implied_nak_seq_err),
-        (1, 0, 0)
+        (0, 0, 1)
+    );
+}
+
+#[test]
+fn rnr_naks_that_overtake_a_response_cost_retries_and_no_rnr_retries() {
+    // The READ, whose response is lost time and again, is not what the peer was not ready for.
+    let mut l = Lone::with(|c| {
+        c.rnr_retry = 0;
+        c.retry_cnt = 3;
+    });
+    l.post(1, READ, 8);
+    l.post(2, SendOp::Send, 8);
+    for _ in 0..3 {
+        assert_eq!(l.left().len(), 2);
+        l.ack(1, Syndrome::RnrNak(14));
+        l.wait(Duration::from_micros(1279));
+        assert_eq!(l.left(), []);
+        l.wait(Duration::from_micros(1));
+    }
+    assert_eq!(l.outcomes(), []);
+    l.ack(1, Syndrome::RnrNak(14));
+    assert_eq!(
+        l.outcomes(),
+        [(1, Status::RetryExcErr), (2, Status::WrFlushErr)]
     );
 }
 

@@ -109,12 +109,19 @@ fn acknowledged(
         Syndrome::Reserved(_) | Syndrome::NakInvalidRd => return Err(DropReason::ReservedSyndrome),
         // A NAK of something acknowledged since: an old one, overtaken.
         _ if packet < s.una => return Ok(Outcome::Nothing),
-        // It has overtaken a response, which is asked for first; all the same nothing leaves before the timer.
+        // It has overtaken a response, which is asked for first, and which counts as an implied NAK: what is sent again is not
+        // what the peer was not ready for. All the same nothing leaves before its timer.
         Syndrome::RnrNak(code) if packet > limit => {
-            let outcome = implied(s, sq, cq, limit, now);
-            if outcome == Outcome::ImpliedRetry {
-                s.rnr_until = Some(now + rnr_delay(code));
+            let news = advance(s, sq, cq, limit, now);
+            if s.rnr_until.is_some() {
+                return Ok(progress(news));
             }
+            let outcome = match retry(s) {
+                Outcome::Retry => Outcome::ImpliedRetry,
+                other => return Ok(other),
+            };
+            s.implied = true;
+            s.rnr_until = Some(now + rnr_delay(code));
             return Ok(outcome);
         }
         Syndrome::RnrNak(code) => {
