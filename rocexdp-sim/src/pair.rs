@@ -156,29 +156,7 @@ pub struct End {
 impl End {
     #[allow(clippy::expect_used)] // A harness that can't be built is a wrong test.
     fn connect(&mut self, config: &PairConfig, i: usize, now: Timestamp) {
-        let connected = [
-            QpTransition::Init {
-                access: config.access,
-            },
-            QpTransition::Rtr(rtr(config, i)),
-            QpTransition::Rts(rts(config, i)),
-        ];
-        let datagram = [
-            QpTransition::InitUd(UdAttr {
-                address: path(config, i).src,
-                qkey: config.qkey,
-                path_mtu: config.path_mtu,
-            }),
-            QpTransition::RtrUd,
-            QpTransition::RtsUd {
-                sq_psn: config.psn[i],
-            },
-        ];
-        let ways = match config.transport {
-            Transport::Ud => datagram,
-            _ => connected,
-        };
-        for to in core::iter::once(QpTransition::Reset).chain(ways) {
+        for to in core::iter::once(QpTransition::Reset).chain(transitions(config, i)) {
             self.endpoint
                 .modify_qp(now, QPNS[i], to)
                 .expect("the configuration's attributes");
@@ -479,6 +457,33 @@ pub fn datagram(config: &PairConfig, end: usize) -> Datagram {
         ah: Arc::new(AddressHandle::new(path(config, end)).expect("a path")),
         qpn: QPNS[1 - end],
         qkey: config.qkey,
+    }
+}
+
+/// What takes an end's QP from RESET to RTS.
+#[must_use]
+pub fn transitions(config: &PairConfig, end: usize) -> [QpTransition; 3] {
+    let connected = [
+        QpTransition::Init {
+            access: config.access,
+        },
+        QpTransition::Rtr(rtr(config, end)),
+        QpTransition::Rts(rts(config, end)),
+    ];
+    let datagram = [
+        QpTransition::InitUd(UdAttr {
+            address: path(config, end).src,
+            qkey: config.qkey,
+            path_mtu: config.path_mtu,
+        }),
+        QpTransition::RtrUd,
+        QpTransition::RtsUd {
+            sq_psn: config.psn[end],
+        },
+    ];
+    match config.transport {
+        Transport::Ud => datagram,
+        _ => connected,
     }
 }
 

@@ -185,7 +185,10 @@ pub(super) fn icrc_is_right(
 /// `check_type_state`).
 fn check(qp: &Qp, p: &Packet<'_>) -> Result<(), DropReason> {
     if let Service::Datagram(local) = &qp.service {
-        // Anyone may send; in RESET it has no address.
+        // Anyone may send.
+        if !qp.state().receives() {
+            return Err(DropReason::QpState);
+        }
         if p.dst != local.address {
             return Err(DropReason::LocalAddress);
         }
