@@ -533,11 +533,10 @@ fn a_ud_qp_has_transitions_of_its_own() {
         rq_psn: Psn::new(0),
         min_rnr_timer: 0,
         max_dest_rd_atomic: 0,
+        selective: None,
         path: path(&config, 0),
     };
     ep.modify_qp(now, QPNS[0], QpTransition::Reset).unwrap();
-    let refused = ep.modify_qp(now, QPNS[0], QpTransition::Rtr(rtr));
-    assert!(matches!(refused, Err(VerbsError::InvalidAttr { .. })));
     for address in [[0; 16], gid_from_ipv4([239, 0, 0, 1])] {
         let init = UdAttr {
             address,
@@ -555,12 +554,19 @@ fn a_ud_qp_has_transitions_of_its_own() {
             to: QpState::Rtr
         })
     );
+    let [init, ..] = rocexdp_sim::pair::transitions(&config, 0);
+    ep.modify_qp(now, QPNS[0], init).unwrap();
+    let refused = ep.modify_qp(now, QPNS[0], QpTransition::Rtr(rtr));
+    assert!(matches!(refused, Err(VerbsError::Attributes { .. })));
     let cq = pair.ends[0].cq.clone();
     let ep = &mut pair.ends[0].endpoint;
     let qpn = Qpn::new(0x80_0077);
     ep.create_qp(CreateQp::rc(qpn, &cq, &cq)).unwrap();
+    let access = rocexdp_proto::mem::Access::NONE;
+    ep.modify_qp(now, qpn, QpTransition::Init { access })
+        .unwrap();
     let refused = ep.modify_qp(now, qpn, QpTransition::RtrUd);
-    assert!(matches!(refused, Err(VerbsError::InvalidAttr { .. })));
+    assert!(matches!(refused, Err(VerbsError::Attributes { .. })));
 }
 
 #[test]

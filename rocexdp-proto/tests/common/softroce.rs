@@ -138,6 +138,7 @@ impl Host {
                 rq_psn: PSN[1 - end],
                 min_rnr_timer: 0,
                 max_dest_rd_atomic: 0,
+                selective: None,
                 path: path(end, ipv6),
             }),
             QpTransition::Rts(RtsAttr {
