@@ -173,7 +173,7 @@ async fn ping(
     times.sort_unstable();
     println!(
         "{count} round trips of {size} B over path MTU {}:",
-        qp.path_mtu()
+        qp.agreed().path_mtu
     );
     for (name, part) in [
         ("min", 0.0),

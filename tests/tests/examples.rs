@@ -121,3 +121,49 @@ fn ping_pong_goes_on_over_a_bad_wire() {
         "the wire dropped nothing: {said}"
     );
 }
+
+#[test]
+#[ignore = "needs root: run by cargo xtask test"]
+fn the_key_value_store_keeps_what_was_put_and_gets_are_whole_while_puts_go_on() {
+    let Some(stage) = Stage::up("kv", LabConfig::named("ex-kv")) else {
+        return;
+    };
+    let server = "10.77.0.2:7100";
+    stage.client(&["put", server, "colour", "blue"]);
+    stage.client(&["put", server, "shape", "round"]);
+    stage.client(&["put", server, "colour", "green"]);
+    assert_eq!(stage.client(&["get", server, "colour"]), "green\n");
+    assert_eq!(stage.client(&["get", server, "shape"]), "round\n");
+    let missing = spawn(
+        &stage.lab,
+        &stage.example,
+        Host::A,
+        &["get", server, "size"],
+    );
+    missing
+        .finish(LIMIT)
+        .failed(1, &["there is no key \"size\""]);
+    let said = stage.client(&["stress", server, "--gets", "5000"]);
+    println!("{said}");
+    assert!(said.starts_with("5000 GETs by READ"), "{said}");
+    // The server was told of PUTs only: each of the GETs' connections says so.
+    eventually("the server has seen all clients go", LIMIT, || {
+        let said = stage.server.stderr();
+        (said.matches("PUTs by SEND").count() == 8).then_some(())
+    });
+    let said = stage.server.stderr();
+    assert_eq!(said.matches(": 0 PUTs by SEND").count(), 4, "{said}");
+}
+
+#[test]
+#[ignore = "needs root: run by cargo xtask test"]
+fn gets_are_whole_over_a_bad_wire_too() {
+    let Some(mut stage) = Stage::up("kv", LabConfig::named("ex-kvbad")) else {
+        return;
+    };
+    let faults = "drop=2%,dup=2%,corrupt=1%,seed=9".parse::<rocexdp::lab::Impairment>();
+    stage.lab.impair(faults.unwrap().0).unwrap();
+    let said = stage.client(&["stress", "10.77.0.2:7100", "--gets", "500"]);
+    println!("{said}");
+    assert!(said.starts_with("500 GETs by READ"), "{said}");
+}

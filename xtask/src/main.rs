@@ -6,6 +6,7 @@
 mod bench;
 mod bpf;
 mod ci;
+mod example;
 mod fuzz;
 mod layers;
 mod model;
@@ -71,6 +72,18 @@ enum Task {
         )]
         args: Vec<String>,
     },
+    /// Build, then run an example of the Rust API in a lab: `pingpong` or `kv`
+    Example {
+        /// Which
+        name: String,
+        /// For its client: command and options, for instance `--size 4096`
+        #[arg(
+            trailing_var_arg = true,
+            allow_hyphen_values = true,
+            value_name = "ARGS"
+        )]
+        args: Vec<String>,
+    },
     /// The fuzz targets, each for a bounded time
     Fuzz {
         /// Seconds for each target
@@ -119,6 +132,7 @@ fn dispatch(task: Task) -> Result<ExitCode> {
         Task::Run { args } => product::run(args)?,
         Task::Test { name } => return test::run(name.as_deref()),
         Task::Bench { args } => bench::run(args)?,
+        Task::Example { name, args } => example::run(&name, &args)?,
         Task::Fuzz { seconds, target } => fuzz::run(seconds, target.as_deref())?,
         Task::Model {
             seeds,

@@ -45,6 +45,15 @@ pub fn build(release: bool) -> Result<PathBuf> {
         .context("cargo named no executable for rocexdp")
 }
 
+/// Builds the examples, optimised, which cargo puts beside the binary.
+///
+/// # Errors
+/// The build fails.
+pub fn build_examples() -> Result<()> {
+    let examples = ["--package", "rocexdp", "--examples", "--release"];
+    sh::run(sh::cargo().arg("build").args(examples))
+}
+
 /// `run`: the demonstration, or with arguments the daemon. Does not return on success.
 ///
 /// # Errors

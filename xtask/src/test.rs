@@ -28,6 +28,8 @@ struct Counts {
 /// Something can't be built or started.
 pub fn run(name: Option<&str>) -> Result<ExitCode> {
     let binary = product::build(true)?;
+    // Tests run them as users do, beside the binary.
+    product::build_examples()?;
     let mut counts = Counts::default();
     // --show-output: else a passed test's SKIP line is not seen.
     let unprivileged = stage(&mut counts, tests(name, &[]).args(["--show-output"]))?;

@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result, anyhow, bail};
 use rand::RngExt as _;
 use rocexdp_common::maps::{QpConfig, QpCounters, QpEngine};
 use rocexdp_proto::{
-    CreateQp, QpHandle, QpState, QpTransition, RtrAttr, RtsAttr, Transport,
+    CreateQp, QpHandle, QpState, QpTransition, RtrAttr, RtsAttr, SelectiveRepeat, Transport,
     ids::{Pd, Psn, Qpn},
     mem::Access,
     verbs::{CompletionQueue, Cqe, PathMtu, PostError, RecvQueue, RecvWr, SendWr},
@@ -49,6 +49,8 @@ pub struct ConnectAttr {
     pub max_rd_atomic: u8,
     /// The peer's READs and atomics that may be unanswered at once (responder resources).
     pub max_dest_rd_atomic: u8,
+    /// Selective repeat, where both ends have agreed on the same; `None`: go-back-N, as any peer understands it.
+    pub selective: Option<SelectiveRepeat>,
     /// What the peer may do to our memory through this QP.
     pub access: Access,
 }
@@ -80,6 +82,7 @@ impl ConnectAttr {
             min_rnr_timer: 12,
             max_rd_atomic: DEFAULT_RD_ATOMIC,
             max_dest_rd_atomic: DEFAULT_RD_ATOMIC,
+            selective: None,
             access: Access::NONE,
         }
     }
@@ -311,7 +314,7 @@ impl RawQp {
             min_rnr_timer: attr.min_rnr_timer,
             max_dest_rd_atomic: attr.max_dest_rd_atomic,
             path,
-            selective: None,
+            selective: attr.selective,
         };
         let rts = RtsAttr {
             sq_psn: self.psn,

@@ -9,6 +9,7 @@ use std::{
     time::Duration,
 };
 
+use rocexdp_proto::{MAX_PATHS, SelectiveRepeat};
 use tokio::{
     io::AsyncReadExt as _,
     net::{TcpListener, TcpStream},
@@ -128,6 +129,7 @@ fn side<S: Service>(qp: &QueuePair<S, Init>, address: IpAddr, agreed: Agreed, da
         qp: PeerQp::new(qp.qpn(), qp.psn(), address, agreed.path_mtu),
         max_rd_atomic: agreed.max_rd_atomic,
         max_dest_rd_atomic: qp.behaviour.max_dest_rd_atomic,
+        selective_repeat: agreed.selective.map_or(0, |s| s.paths),
         private_data: data.to_vec(),
     }
 }
@@ -148,6 +150,7 @@ impl<S: Service> QueuePair<S, Init> {
         Agreed {
             path_mtu: wanted.map_or(largest, |wanted| wanted.min(largest)),
             max_rd_atomic: self.behaviour.max_rd_atomic,
+            selective: handshake::selective(self.behaviour.selective_repeat.min(MAX_PATHS)),
         }
     }
 
@@ -155,7 +158,7 @@ impl<S: Service> QueuePair<S, Init> {
         let link = Link::watch(stream, Arc::downgrade(&self.raw));
         self.with_state(Ready {
             peer: end(&side),
-            path_mtu: agreed.path_mtu,
+            agreed,
             link: Some(link),
             private_data: side.private_data,
         })
@@ -189,9 +192,15 @@ impl<S: Service> QueuePair<S, Init> {
                 "it answers with a larger path MTU than was offered".to_owned(),
             ));
         }
+        if theirs.selective != smaller(offer.selective, theirs.selective) {
+            return Err(fail(
+                "it answers with selective repeat that was not offered".to_owned(),
+            ));
+        }
         let agreed = Agreed {
             path_mtu: theirs.qp.path_mtu,
             max_rd_atomic: offer.max_rd_atomic.min(theirs.max_dest_rd_atomic),
+            selective: theirs.selective,
         };
         self.ready(local, end(&theirs), agreed).await?;
         frame::write(&mut stream, &TheyAreReady {}, HANDSHAKE)
@@ -199,6 +208,12 @@ impl<S: Service> QueuePair<S, Init> {
             .map_err(|error| fail(error.to_string()))?;
         Ok(self.connected(stream, theirs, agreed))
     }
+}
+
+/// Selective repeat if both want it, over the smaller number of ports.
+fn smaller(a: Option<SelectiveRepeat>, b: Option<SelectiveRepeat>) -> Option<SelectiveRepeat> {
+    let paths = a?.paths.min(b?.paths);
+    Some(SelectiveRepeat { paths })
 }
 
 fn check(side: Side, from: IpAddr) -> Result<CheckedSide, String> {
@@ -469,6 +484,7 @@ impl Incoming {
         let agreed = Agreed {
             path_mtu: offer.path_mtu.min(self.side.qp.path_mtu),
             max_rd_atomic: offer.max_rd_atomic.min(self.side.max_dest_rd_atomic),
+            selective: smaller(offer.selective, self.side.selective),
         };
         let side = side(qp, local, agreed, private_data);
         qp.ready(local, end(&self.side), agreed)

@@ -160,7 +160,7 @@ pub use crate::{
     node::{NodeConfig, NodeEvent},
 };
 pub use rocexdp_proto::{
-    QpState,
+    QpState, SelectiveRepeat,
     ids::{PathMtu, Psn, Qpn},
     mem::Access,
     verbs::{CqeOpcode, PostError as QueueError, Status},

@@ -7,7 +7,7 @@ use std::{fmt, marker::PhantomData, net::IpAddr, sync::Arc};
 
 use rocexdp_common::maps::{QpCounters, QpEngine};
 use rocexdp_proto::{
-    QpState,
+    QpState, SelectiveRepeat,
     ids::{PathMtu, Psn, Qpn, WrId},
     mem::Access,
     verbs::RecvWr,
@@ -36,6 +36,9 @@ pub struct Behaviour {
     pub max_rd_atomic: u8,
     /// The peer's READs and atomics that may be unanswered at once.
     pub max_dest_rd_atomic: u8,
+    /// Selective repeat with peers that agree to it, requests spread over so many UDP source ports (1 to 16: as many ways through a network
+    /// that chooses by flow, the smaller number of both ends); 0, unless set: go-back-N.
+    pub selective_repeat: u8,
     /// What the peer may do through this queue pair, besides what regions allow.
     pub access: Access,
 }
@@ -50,6 +53,7 @@ impl Default for Behaviour {
             min_rnr_timer: 12,
             max_rd_atomic: DEFAULT_RD_ATOMIC,
             max_dest_rd_atomic: DEFAULT_RD_ATOMIC,
+            selective_repeat: 0,
             access: Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC,
         }
     }
@@ -153,7 +157,7 @@ pub struct Init;
 #[derive(Debug)]
 pub struct Ready {
     pub(super) peer: End,
-    pub(super) path_mtu: PathMtu,
+    pub(super) agreed: Agreed,
     pub(super) link: Option<Link>,
     pub(super) private_data: Vec<u8>,
 }
@@ -240,6 +244,8 @@ pub struct Agreed {
     pub path_mtu: PathMtu,
     /// READs and atomics of ours that may be unanswered at once: at most what the peer has resources for.
     pub max_rd_atomic: u8,
+    /// Selective repeat, the same at both ends; `None`: go-back-N.
+    pub selective: Option<SelectiveRepeat>,
 }
 
 impl<S: Service> QueuePair<S, Init> {
@@ -257,7 +263,7 @@ impl<S: Service> QueuePair<S, Init> {
         self.ready(local, peer, agreed).await?;
         Ok(self.with_state(Ready {
             peer,
-            path_mtu: agreed.path_mtu,
+            agreed,
             link: None,
             private_data: Vec::new(),
         }))
@@ -286,6 +292,7 @@ impl<S: Service> QueuePair<S, Init> {
             min_rnr_timer,
             max_rd_atomic: agreed.max_rd_atomic,
             max_dest_rd_atomic,
+            selective: agreed.selective,
             access,
             ..ConnectAttr::new(local, peer.address, peer.qpn, peer.psn, agreed.path_mtu)
         };
@@ -312,10 +319,10 @@ impl<S: Service> QueuePair<S, Ready> {
         self.state.peer
     }
 
-    /// The path MTU agreed on.
+    /// What the ends have agreed on.
     #[must_use]
-    pub fn path_mtu(&self) -> PathMtu {
-        self.state.path_mtu
+    pub fn agreed(&self) -> Agreed {
+        self.state.agreed
     }
 
     /// What the peer gave along when it connected, or accepted.
