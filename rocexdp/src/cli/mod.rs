@@ -169,9 +169,9 @@ pub(crate) fn block_on<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyh
     done
 }
 
-/// Runs another program to its end in the given namespace and takes over how it ended.
+/// Becomes another program, in the given namespace: signals and the exit code are its own.
 fn run_program(namespace: &NetNs, line: &[OsString]) -> anyhow::Result<()> {
-    use std::os::unix::process::ExitStatusExt;
+    use std::os::unix::process::CommandExt as _;
 
     let [program, arguments @ ..] = line else {
         return Err(UsageError("no command given".to_owned()).into());
@@ -181,27 +181,15 @@ fn run_program(namespace: &NetNs, line: &[OsString]) -> anyhow::Result<()> {
     namespace
         .confine(&mut command)
         .with_context(|| format!("entering {}", namespace.label()))?;
-    let mut child = match command.spawn() {
-        Ok(child) => child,
-        Err(error) => {
-            out::complain(&anyhow::anyhow!("{}: {error}", program.to_string_lossy()));
-            // As shells have it.
-            let code = if error.kind() == io::ErrorKind::NotFound {
-                127
-            } else {
-                126
-            };
-            return Err(ChildStatus(code).into());
-        }
+    let error = command.exec();
+    out::complain(&anyhow::anyhow!("{}: {error}", program.to_string_lossy()));
+    // As shells have it.
+    let code = if error.kind() == io::ErrorKind::NotFound {
+        127
+    } else {
+        126
     };
-    let status = child.wait().context("waiting for the command")?;
-    let code = status
-        .code()
-        .unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
-    match u8::try_from(code).unwrap_or(255) {
-        0 => Ok(()),
-        code => Err(ChildStatus(code).into()),
-    }
+    Err(ChildStatus(code).into())
 }
 
 #[cfg(test)]
