@@ -8,6 +8,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::sync::Arc;
 
+use rocexdp_common::headers::{Feth, FlushRange};
 use rocexdp_proto::drive::{FrameIo, step};
 use rocexdp_proto::ids::{PathMtu, Psn, WrId, gid_from_ipv4};
 use rocexdp_proto::mem::Access;
@@ -106,7 +107,7 @@ impl FrameIo for Io<'_> {
 }
 
 fn access() -> Access {
-    Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC
+    Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC | Access::FLUSH_GLOBAL
 }
 
 fn connected(end: usize, cq: &Arc<CompletionQueue>) -> (Endpoint, QpHandle) {
@@ -163,13 +164,9 @@ fn run(lose: u64, cnps: bool) -> (u64, u64) {
     let cqs = [0, 1].map(|_| Arc::new(CompletionQueue::new(256)));
     let mut ends = [connected(0, &cqs[0]), connected(1, &cqs[1])];
     let memory = Arc::new(NoBytes(1 << 30));
-    let regions = [0, 1].map(|e| {
-        ends[e]
-            .0
-            .register_memory(memory.clone(), 0, access() | Access::LOCAL_WRITE)
-    });
+    let regions = [0, 1].map(|e| ends[e].0.register_memory(memory.clone(), 0, access()));
     let (mut rings, mut sent) = ([Ring::new(), Ring::new()], [0u64; 2]);
-    let turns = 8_000u64;
+    let turns = 10_000u64;
     let (mut counted, mut packets, mut completions) = (0, 0, 0u64);
     for turn in 0..turns {
         if turn == turns / 2 {
@@ -190,14 +187,37 @@ fn run(lose: u64, cnps: bool) -> (u64, u64) {
             while qp.rq.post(recv.clone()).is_ok() {}
             let n = completions;
             let (va, rkey) = (regions[1 - e].va, regions[1 - e].rkey);
-            let any = [0, 64, 4096, 100_000][(n % 4) as usize];
-            let (op, len) = match n % 7 {
-                0 => (SendOp::Write { va, rkey }, any),
-                1 => (SendOp::SendImm(5), any),
-                2 => (SendOp::WriteImm { va, rkey, imm: 6 }, any),
-                3 => (SendOp::FetchAdd { va, rkey, add: 1 }, 8),
-                4 => (SendOp::AtomicWrite { va, rkey }, 8),
-                _ => (SendOp::Read { va, rkey }, any),
+            let add = SendOp::FetchAdd { va, rkey, add: 1 };
+            let what = Feth {
+                global_visibility: true,
+                persistence: false,
+                placement_reserved: 0,
+                selectivity: FlushRange::Range,
+            };
+            let op = match n % 9 {
+                0 => SendOp::Write { va, rkey },
+                1 => SendOp::SendImm(5),
+                2 => SendOp::WriteImm { va, rkey, imm: 6 },
+                3 | 4 => SendOp::Read { va, rkey },
+                5 => SendOp::CompareSwap {
+                    va,
+                    rkey,
+                    compare: 0,
+                    swap: 1,
+                },
+                6 => add,
+                7 => SendOp::AtomicWrite { va, rkey },
+                _ => SendOp::Flush {
+                    va,
+                    rkey,
+                    len: 64,
+                    what,
+                },
+            };
+            let len = match n % 9 {
+                0..=4 => [0, 64, 4096, 100_000][(n % 4) as usize],
+                5..=7 => 8,
+                _ => 0,
             };
             let local = Segment::new(memory.clone(), 0, len);
             let _ = qp.sq.post(SendWr {

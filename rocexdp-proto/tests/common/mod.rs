@@ -152,6 +152,12 @@ impl Craft {
         self
     }
 
+    /// With immediate data; put it behind the RETH.
+    pub fn immediate(mut self, imm: u32) -> Self {
+        self.extensions.extend_from_slice(&imm.to_be_bytes());
+        self
+    }
+
     /// With an IETH.
     pub fn invalidate(mut self, rkey: u32) -> Self {
         self.extensions.extend_from_slice(&rkey.to_be_bytes());
