@@ -95,6 +95,12 @@ reasons! {
     GhostAck => "ghost_ack",
     /// AETH syndrome that is reserved.
     ReservedSyndrome => "reserved_syndrome",
+    /// Selective repeat: the packet names a path that was not agreed on.
+    UnknownPath => "unknown_path",
+    /// Selective repeat: a request further ahead of a missing one than is tracked.
+    BeyondWindow => "beyond_window",
+    /// Selective repeat: a request ahead of a missing one, and no room to keep it. It will be sent again.
+    ReorderFull => "reorder_full",
     /// Response to a request that was never made (READ response, atomic acknowledge).
     UnexpectedResponse => "unexpected_response",
     /// READ response or atomic acknowledge that had been taken before.

@@ -61,7 +61,7 @@ impl Default for QueueCounters {
 }
 
 /// Room for the transport's drop reasons in [`QueueEngine`].
-pub const ENGINE_DROP_SLOTS: usize = 45;
+pub const ENGINE_DROP_SLOTS: usize = 53;
 
 /// What the engine counted on one receive queue, and the socket's own statistics.
 #[repr(C, align(64))]

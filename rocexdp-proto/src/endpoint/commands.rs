@@ -107,7 +107,9 @@ impl Endpoint {
             return false;
         };
         route.path.dst_mac = mac;
-        route.data.set_dst_mac(mac);
+        for template in core::iter::once(&mut route.data).chain(&mut route.others) {
+            template.set_dst_mac(mac);
+        }
         route.cnp.set_dst_mac(mac);
         true
     }

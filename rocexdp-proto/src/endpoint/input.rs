@@ -210,8 +210,11 @@ pub(super) fn check_member(qp: &Qp, p: &Packet<'_>) -> Result<(), DropReason> {
     if p.bth.pkey & 0x7fff != 0x7fff {
         return Err(DropReason::PKey);
     }
-    let transport = p.bth.opcode.transport();
-    if transport != qp.service.transport() && transport != Transport::Cnp {
+    let opcode = p.bth.opcode;
+    // A peer that agreed to selective repeat sends nothing else, and no other peer sends it.
+    let ours = opcode.service() == qp.service.transport()
+        && opcode.is_selective() == qp.selective.is_some();
+    if !ours && opcode.transport() != Transport::Cnp {
         return Err(DropReason::TransportMismatch);
     }
     if !qp.state().receives() {

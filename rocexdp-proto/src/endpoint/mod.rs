@@ -22,6 +22,7 @@ mod srq;
 mod types;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::sync::Arc;
 
 pub use datagram::{MAX_GROUP_QPS, MAX_GROUPS};
 pub use device::DeviceAttr;
@@ -36,7 +37,7 @@ use rocexdp_common::maps::QpEngine;
 use crate::hash::NumberHash;
 use crate::ids::{Gid, Qpn, SrqNum};
 use crate::mem::RegionTable;
-use crate::qp::{AnswerData, Due, Qp};
+use crate::qp::{AnswerData, Budget, Due, Qp};
 use crate::rng::Rng;
 use crate::time::{Rate, Timestamp};
 use crate::timer::{TimerKind, TimerQueue};
@@ -57,6 +58,8 @@ pub struct Endpoint {
     srqs: BTreeSet<SrqNum>,
     /// Multicast groups: the slots of the QPs attached.
     groups: BTreeMap<Gid, Vec<u32>>,
+    /// Room for requests that came ahead of a missing one.
+    reorder: Arc<Budget>,
     timers: TimerQueue,
     /// QPs that owe a CNP.
     cnps: VecDeque<u32>,
@@ -88,6 +91,7 @@ impl Endpoint {
     /// An endpoint without QPs. What it draws at random (rkeys) follows from `seed`.
     #[must_use]
     pub fn new(config: EndpointConfig, seed: u64) -> Self {
+        let reorder = Arc::new(Budget::new(config.reorder_packets_total));
         Self {
             config,
             rng: Rng::new(seed),
@@ -98,6 +102,7 @@ impl Endpoint {
             pds: Pds::default(),
             srqs: BTreeSet::new(),
             groups: BTreeMap::new(),
+            reorder,
             timers: TimerQueue::default(),
             cnps: VecDeque::new(),
             acks: VecDeque::new(),
@@ -223,7 +228,7 @@ impl Endpoint {
             self.senders.push_back(slot);
         }
         let (t, q) = (&mut qp.timers, &mut self.timers);
-        q.set(t, slot, TimerKind::Ack, qp.send.ack_deadline);
+        q.set(t, slot, TimerKind::Ack, qp.send.answer_deadline());
         q.set(t, slot, TimerKind::Rnr, qp.send.rnr_until);
         q.set(t, slot, TimerKind::Rate, qp.congestion.rp.poll_timeout());
         q.set(t, slot, TimerKind::Cnp, qp.congestion.np.poll_timeout());

@@ -7,8 +7,8 @@ use super::{DeviceAttr, Endpoint, VerbsError, qp_at};
 use crate::ids::Qpn;
 use crate::mem::Access;
 use crate::qp::{
-    Congestion, MigrationState, ModifyError, ModifyQp, Own, Qp, QpAttr, QpInitAttr, QpState, Route,
-    Service,
+    Congestion, MAX_PATHS, MigrationState, ModifyError, ModifyQp, Own, Qp, QpAttr, QpInitAttr,
+    QpState, Route, SelectiveRepeat, Service,
 };
 use crate::time::Timestamp;
 use crate::wire::{HeaderTemplate, Path, is_unicast};
@@ -44,18 +44,28 @@ impl Endpoint {
         })?;
         check_values(&m, from, &self.config.limits)
             .map_err(|what| VerbsError::InvalidAttr { qpn, what })?;
+        check_selective(&m, from, &qp.service)
+            .map_err(|what| VerbsError::InvalidAttr { qpn, what })?;
         let own = self
             .own(qp, &m, to)
             .map_err(|what| VerbsError::InvalidAttr { qpn, what })?;
         let route = match (&qp.route, m.path) {
             // UD has its way in each request.
             _ if matches!(qp.service, Service::Datagram(_)) => None,
-            (Some(old), Some(path)) => Some(self.route(qpn, path, m.dest_qpn.unwrap_or(old.peer))),
-            (None, Some(path)) => m.dest_qpn.map(|peer| self.route(qpn, path, peer)),
+            (Some(old), Some(path)) => {
+                let peer = m.dest_qpn.unwrap_or(old.peer);
+                Some(self.route(qpn, path, peer, m.selective.or(qp.selective)))
+            }
+            (None, Some(path)) => m
+                .dest_qpn
+                .map(|peer| self.route(qpn, path, peer, m.selective)),
             (_, None) => None,
         };
         if let Some(qp) = qp_at(&mut self.qps, slot) {
             qp.change(to, &m, route, own, congestion);
+            if let Some(with) = m.selective {
+                qp.repeat_selectively(with, self.config.reorder_packets, &self.reorder);
+            }
         }
         self.settle(slot);
         Ok(())
@@ -74,12 +84,16 @@ impl Endpoint {
         Congestion::new(&self.config.np, &self.config.rp, self.config.line_rate)
     }
 
-    fn route(&self, qpn: Qpn, path: Path, peer: Qpn) -> Route {
+    fn route(&self, qpn: Qpn, path: Path, peer: Qpn, selective: Option<SelectiveRepeat>) -> Route {
         let np = &self.config.np;
+        let dscp = self.config.data_dscp;
+        let paths = selective.map_or(1, |with| with.paths);
+        let other = |n| HeaderTemplate::data_on(&path, qpn, peer, dscp, n);
         Route {
             path,
             peer,
-            data: HeaderTemplate::data(&path, qpn, peer, self.config.data_dscp),
+            data: HeaderTemplate::data(&path, qpn, peer, dscp),
+            others: (1..paths).map(other).collect(),
             cnp: HeaderTemplate::cnp(&path, np.cnp_dscp, np.cnp_802p_prio),
         }
     }
@@ -112,6 +126,21 @@ impl Endpoint {
         }
         new.qkey = m.qkey.unwrap_or(new.qkey);
         Ok(Some(new))
+    }
+}
+
+/// What a peer agreed to concerns RC only, and is known when the QP goes to RTR.
+fn check_selective(m: &ModifyQp, from: QpState, service: &Service) -> Result<(), &'static str> {
+    let Some(with) = m.selective else {
+        return Ok(());
+    };
+    if !service.is_reliable() || from != QpState::Init || m.state != Some(QpState::Rtr) {
+        return Err("selective: only an RC QP has it, and only from INIT to RTR");
+    }
+    if (1..=MAX_PATHS).contains(&with.paths) {
+        Ok(())
+    } else {
+        Err("selective: paths is 1..=16")
     }
 }
 

@@ -4,8 +4,8 @@
 //! READ responses: paced together, in turn where a QP has both. Must not: touch payload (the driver copies it from the
 //! application's memory into the frame).
 
-use rocexdp_common::headers::{Aeth, AtomicEth, Bth, Feth, ICRC_LEN, Reth, Syndrome};
-use rocexdp_common::opcode::{Opcode, extensions_len, rc};
+use rocexdp_common::headers::{Aeth, AtomicEth, Bth, Feth, ICRC_LEN, Reth, Sack, Sreth, Syndrome};
+use rocexdp_common::opcode::{Opcode, ext, extensions_len, rc};
 
 use super::{Endpoint, datagram, qp_at};
 use crate::ids::{Psn, Qpn};
@@ -248,11 +248,16 @@ fn start(
     out: &mut HeaderBuf,
     opcode: Opcode,
     psn: Psn,
+    path: u8,
     behind: usize,
     set: impl FnOnce(&mut Bth),
 ) -> Option<()> {
     let route = qp.route.as_ref()?;
-    route.data.start(out, Bth::LEN + behind + ICRC_LEN);
+    let template = match path.checked_sub(1) {
+        Some(n) => route.others.get(usize::from(n))?,
+        None => &route.data,
+    };
+    template.start(out, Bth::LEN + behind + ICRC_LEN);
     let mut bth = bth(opcode, route.peer, psn);
     set(&mut bth);
     out.push_bth(&bth);
@@ -286,11 +291,17 @@ pub(super) fn extensions(r: &Request) -> usize {
 fn build(qp: &Qp, out: &mut HeaderBuf, r: &Request) -> Option<u32> {
     let pad = r.len.wrapping_neg() & 3;
     let behind = extensions(r) + (r.len + pad) as usize;
-    start(qp, out, r.opcode, r.psn, behind, |bth| {
+    let path = r.sreth.map_or(0, |sreth| sreth.path);
+    start(qp, out, r.opcode, r.psn, path, behind, |bth| {
         bth.pad = pad as u8;
         bth.ack_req = r.ack_req;
         bth.solicited = r.solicited;
     })?;
+    if let Some(sreth) = &r.sreth {
+        let mut bytes = [0; Sreth::LEN];
+        sreth.emit(&mut bytes);
+        out.push(&bytes);
+    }
     // In the order in which they stand (rxe_opcode.c).
     if let Some(feth) = &r.feth {
         let mut bytes = [0; Feth::LEN];
@@ -316,13 +327,28 @@ fn build(qp: &Qp, out: &mut HeaderBuf, r: &Request) -> Option<u32> {
     Some(out.bytes().len() as u32 + r.len + pad + ICRC_LEN as u32)
 }
 
+/// Before the first packet of all.
+const NOTHING_ARRIVED: Sack = Sack {
+    path: 0,
+    highest: u32::MAX,
+    below: [0; 4],
+};
+
 /// The headers of an answer.
 fn build_answer(qp: &Qp, out: &mut HeaderBuf, a: &Answer) -> Option<()> {
     let len = a.data.as_ref().map_or(0, |d| d.len);
     let pad = len.wrapping_neg() & 3;
-    let extensions = extensions_len(a.opcode.extensions()?);
-    let behind = extensions + (len + pad) as usize;
-    start(qp, out, a.opcode, a.psn, behind, |bth| bth.pad = pad as u8)?;
+    let opcode = match qp.selective {
+        Some(_) => a.opcode.selective(),
+        None => a.opcode,
+    };
+    let extensions = opcode.extensions()?;
+    let behind = extensions_len(extensions) + (len + pad) as usize;
+    start(qp, out, opcode, a.psn, 0, behind, |bth| bth.pad = pad as u8)?;
+    if extensions & ext::SRETH != 0 {
+        // Reserved in answers, which take path 0.
+        out.push(&[0; Sreth::LEN]);
+    }
     if let Some(aeth) = &a.aeth {
         let mut bytes = [0; Aeth::LEN];
         aeth.emit(&mut bytes);
@@ -330,6 +356,11 @@ fn build_answer(qp: &Qp, out: &mut HeaderBuf, a: &Answer) -> Option<()> {
     }
     if let Some(original) = a.original {
         out.push(&original.to_be_bytes());
+    }
+    if extensions & ext::SACK != 0 {
+        let mut bytes = [0; Sack::LEN];
+        a.sack.unwrap_or(NOTHING_ARRIVED).emit(&mut bytes);
+        out.push(&bytes);
     }
     Some(())
 }

@@ -52,6 +52,10 @@ pub struct EndpointConfig {
     pub adaptive_timeout_floor: Option<Duration>,
     /// An acknowledgement is asked for on every so-manieth packet, besides the last one of each message.
     pub ack_req_interval: u32,
+    /// Selective repeat: request packets that a QP keeps while one before them is missing. At most 8192 are of use.
+    pub reorder_packets: u32,
+    /// The same for all QPs together; each takes room for a payload.
+    pub reorder_packets_total: u32,
     /// Whether CE marks are answered by CNPs. Some peers mishandle those (Soft-RoCE up to 6.1 drops them).
     pub cnp_enabled: bool,
     /// Whether CE marks are taken from received frames. Not where XDP has counted them already.
@@ -72,6 +76,8 @@ impl Default for EndpointConfig {
             read_chunk_packets: 64,
             adaptive_timeout_floor: None,
             ack_req_interval: 32,
+            reorder_packets: 4096,
+            reorder_packets_total: 16384,
             cnp_enabled: true,
             ecn_from_frames: false,
             limits: DeviceAttr::default(),

@@ -66,6 +66,9 @@ pub(crate) fn answered(
         return Err(DropReason::UnexpectedResponse);
     };
     match (operation, p.aeth) {
+        (Operation::Acknowledge, Some(aeth)) if p.sack.is_some() => {
+            selectively_acknowledged(s, sq, cq, p, aeth, now)
+        }
         (Operation::Acknowledge, Some(aeth)) => {
             let packet = check_psn(s, p).ok_or(DropReason::GhostAck)?;
             acknowledged(s, sq, cq, packet, aeth, now)
@@ -145,6 +148,41 @@ fn acknowledged(
     // The peer is in ERR and answers nothing any more, so a response that was lost before can't be had.
     advance(s, sq, cq, packet.min(limit), now);
     Ok(Outcome::Fatal { at: packet, status })
+}
+
+/// An ACK, NAK or RNR NAK of selective repeat: cumulative as any, and it tells of transmissions.
+fn selectively_acknowledged(
+    s: &mut SendState,
+    sq: &SendQueue,
+    cq: &mut Completions<'_>,
+    p: &Packet<'_>,
+    aeth: Aeth,
+    now: Timestamp,
+) -> Result<Outcome, DropReason> {
+    let acks = matches!(aeth.syndrome, Syndrome::Ack(_));
+    // Counted from behind it: an ACK of nothing yet names the packet before the first one.
+    let behind = s.packet(p.bth.psn.add(1)).ok_or(DropReason::GhostAck)?;
+    if behind > s.high || (behind == 0 && !acks) {
+        return Err(DropReason::GhostAck);
+    }
+    let covered = if acks { behind } else { behind - 1 };
+    let una = covered.min(s.unanswered().unwrap_or(u64::MAX)).max(s.una);
+    let news = match (&mut s.selective, &p.sack) {
+        (Some(sr), Some(sack)) => sr.sack(sack, una, now).ok_or(DropReason::GhostAck)?,
+        _ => return Err(DropReason::UnexpectedResponse),
+    };
+    if news.arrived {
+        s.heard(now);
+    }
+    let outcome = match behind.checked_sub(1) {
+        Some(packet) => acknowledged(s, sq, cq, packet, aeth, now)?,
+        None => Outcome::Nothing,
+    };
+    Ok(match outcome {
+        Outcome::Nothing | Outcome::Progress if news.lost > 0 => Outcome::Retry,
+        Outcome::Nothing if news.arrived => Outcome::Progress,
+        outcome => outcome,
+    })
 }
 
 /// A READ response or an atomic acknowledge arrived.
@@ -272,6 +310,12 @@ pub(crate) fn timeout(s: &mut SendState, now: Timestamp) -> Outcome {
         s.rnr_until = None;
         return Outcome::Progress;
     }
+    if s.rnr_until.is_none()
+        && let Some(sr) = &mut s.selective
+        && sr.probe(s.una, now)
+    {
+        return Outcome::Progress;
+    }
     if s.ack_deadline.is_some_and(|t| t <= now) {
         // Whatever is overtaken from now on was sent after this.
         s.implied = false;
@@ -304,6 +348,16 @@ fn implied(
     // As for a NAK, and besides while the answer to what was sent again has not come.
     if s.rnr_until.is_some() || s.next == s.una || s.implied {
         return progress(news);
+    }
+    if s.selective.is_some() {
+        // Requests are known to have arrived: only answers are missing.
+        let Some(left) = s.retry_left.checked_sub(1) else {
+            return exhausted(s);
+        };
+        s.retry_left = left;
+        s.implied = true;
+        s.ask_again();
+        return Outcome::ImpliedRetry;
     }
     match retry(s) {
         Outcome::Retry => {
@@ -350,14 +404,18 @@ pub(crate) fn complete(s: &mut SendState, sq: &SendQueue, cq: &mut Completions<'
 /// Sends again, if it may still be tried.
 fn retry(s: &mut SendState) -> Outcome {
     let Some(left) = s.retry_left.checked_sub(1) else {
-        return Outcome::Fatal {
-            at: s.una,
-            status: Status::RetryExcErr,
-        };
+        return exhausted(s);
     };
     s.retry_left = left;
     s.go_back();
     Outcome::Retry
+}
+
+fn exhausted(s: &SendState) -> Outcome {
+    Outcome::Fatal {
+        at: s.una,
+        status: Status::RetryExcErr,
+    }
 }
 
 fn not_ready(s: &mut SendState, code: u8, now: Timestamp) -> Outcome {
@@ -374,7 +432,15 @@ fn not_ready(s: &mut SendState, code: u8, now: Timestamp) -> Outcome {
         };
         s.rnr_left = left;
     }
-    s.go_back();
+    let refused = s.una;
+    match &mut s.selective {
+        // What came behind it is kept.
+        Some(sr) => {
+            sr.again(refused);
+            s.ack_deadline = None;
+        }
+        None => s.go_back(),
+    }
     s.rnr_until = Some(now + rnr_delay(code));
     Outcome::Wait
 }

@@ -21,7 +21,6 @@ mod responder;
 mod rto;
 mod send;
 mod service;
-#[cfg(test)]
 mod sr;
 mod ud;
 mod unacked;
@@ -42,6 +41,7 @@ pub use modify::{AttrMask, MigrationState, ModifyError, ModifyQp};
 pub(crate) use requester::Request;
 pub(crate) use send::{SendLimits, SendState};
 pub(crate) use service::Service;
+pub(crate) use sr::Budget;
 pub(crate) use ud::Own;
 
 use completer::Outcome;
@@ -65,6 +65,8 @@ pub(crate) struct Route {
     pub(crate) path: Path,
     pub(crate) peer: Qpn,
     pub(crate) data: HeaderTemplate,
+    /// Of the paths behind the first.
+    pub(crate) others: Vec<HeaderTemplate>,
     pub(crate) cnp: HeaderTemplate,
 }
 
@@ -84,6 +86,8 @@ pub(crate) struct Qp {
     pub(crate) qpn: Qpn,
     pub(crate) pd: Pd,
     pub(crate) service: Service,
+    /// What the peer agreed to.
+    pub(crate) selective: Option<SelectiveRepeat>,
     state: QpState,
     pub(crate) sq: Arc<SendQueue>,
     pub(crate) rq: Arc<RecvQueue>,
@@ -135,6 +139,7 @@ impl Qp {
             qpn: new.qpn,
             pd: new.pd,
             service: new.service,
+            selective: None,
             state: QpState::Reset,
             sq: Arc::new(SendQueue::new(new.max_send).with_caps(new.send_caps)),
             shared_rq: new.srq.is_some(),
@@ -234,6 +239,18 @@ impl Qp {
         }
     }
 
+    /// The peer agreed to selective repeat; at RTR. Keeps at most `limit` packets ahead of a missing one.
+    pub(crate) fn repeat_selectively(
+        &mut self,
+        with: SelectiveRepeat,
+        limit: u32,
+        budget: &Arc<Budget>,
+    ) {
+        self.selective = Some(with);
+        let receiver = sr::Receiver::new(with.paths, limit, Arc::clone(budget));
+        self.recv.selective = Some(Box::new(receiver));
+    }
+
     /// What the responder has to say.
     pub(crate) fn answer_due(&self) -> Due {
         responder::due(&self.recv)
@@ -305,6 +322,7 @@ impl Qp {
         };
         let served = match self.service {
             Service::Unreliable => responder::uc::serve(&mut self.recv, &mut cx, p),
+            _ if p.sreth.is_some() => responder::selective::serve(&mut self.recv, &mut cx, p),
             _ => responder::serve(&mut self.recv, &mut cx, p),
         };
         let lost = cx.lost;
@@ -372,7 +390,7 @@ impl Qp {
     /// The payload of the packet that was just sent could not be read.
     pub(crate) fn payload_failed(&mut self) {
         if self.state.sends() {
-            self.fail_request(self.send.next.saturating_sub(1), Status::LocProtErr);
+            self.fail_request(self.send.latest, Status::LocProtErr);
         }
     }
 
@@ -462,6 +480,7 @@ impl Qp {
         // The pacer is new; a timer that still comes finds nothing to do.
         self.waiting.pace = false;
         self.route = None;
+        self.selective = None;
         self.cnp_owed = false;
         self.silent = true;
         self.failed = None;

@@ -14,7 +14,7 @@
 //! Follows drivers/infiniband/sw/rxe/rxe_req.c (`next_opcode`, `init_req_packet`, `update_state`, `rxe_do_local_ops`). Must
 //! not: read acknowledgements (the completer does), complete requests, or know how a packet is carried.
 
-use rocexdp_common::headers::{AtomicEth, Deth, Feth, Reth};
+use rocexdp_common::headers::{AtomicEth, Deth, Feth, Reth, Sreth};
 use rocexdp_common::opcode::{Opcode, rc};
 
 use super::local::Local;
@@ -31,6 +31,7 @@ pub(crate) struct Request {
     pub(crate) ack_req: bool,
     pub(crate) solicited: bool,
     /// Extension headers.
+    pub(crate) sreth: Option<Sreth>,
     pub(crate) deth: Option<Deth>,
     pub(crate) feth: Option<Feth>,
     pub(crate) reth: Option<Reth>,
@@ -61,8 +62,9 @@ pub(crate) enum Step {
 pub(crate) fn may_send(s: &SendState, sq: &SendQueue) -> bool {
     s.rnr_until.is_none()
         && match s.wqes.get(s.cursor) {
+            _ if s.may_repeat() => true,
             Some(wqe) => may_go(s, wqe),
-            None => s.on_wire() < s.window && sq.has_posted(),
+            None => s.on_wire() < s.window && s.has_span(1) && sq.has_posted(),
         }
 }
 
@@ -81,13 +83,13 @@ fn may_go(s: &SendState, wqe: &Wqe) -> bool {
         // A key that a request before still uses must not go (rxe_req.c `rxe_wqe_is_fenced`).
         return !matches!(wqe.wr.op, SendOp::LocalInvalidate(_)) || s.cursor == 0;
     }
-    if s.on_wire() >= s.window {
+    let index = s.next.saturating_sub(wqe.first) as u32;
+    if s.on_wire() >= s.window || !s.has_span(numbers(s, wqe, index)) {
         return false;
     }
     if !wqe.wants_response() {
         return true;
     }
-    let index = s.next.saturating_sub(wqe.first) as u32;
     let due = s.responses_due();
     s.responses_asked() < s.max_rd_atomic
         && (due == 0 || due + u64::from(numbers(s, wqe, index)) <= s.window)
@@ -111,6 +113,9 @@ pub(crate) fn next(
 ) -> Step {
     if !may_send(s, sq) {
         return Step::Nothing;
+    }
+    if let Some(request) = repeat(s, now) {
+        return Step::Packet(request);
     }
     // Local operations that were carried out before the last going back are behind us.
     while s.wqes.get(s.cursor).is_some_and(|w| w.done) {
@@ -146,7 +151,7 @@ pub(crate) fn next(
         || index + 1 == wqe.packets
         || fills_window
         || (s.next + 1).is_multiple_of(s.ack_interval);
-    let request = Request {
+    let mut request = Request {
         ack_req,
         wqe: s.cursor,
         again: s.next < s.high,
@@ -158,13 +163,58 @@ pub(crate) fn next(
     if responds {
         s.ask_for_response(end);
     }
+    let number = s.next;
+    select(s, &mut request, number, index, now);
     sent(s, &request, end, now);
     Step::Packet(request)
+}
+
+/// Selective repeat: a packet that was found lost, again. It asks for an acknowledgement, since all behind it may have come.
+fn repeat(s: &mut SendState, now: Timestamp) -> Option<Request> {
+    if !s.may_repeat() {
+        return None;
+    }
+    let number = s.selective.as_ref()?.next_lost()?;
+    let cursor = s.wqes.partition_point(|w| w.end() <= number);
+    let wqe = s.wqes.get(cursor)?;
+    let index = number.saturating_sub(wqe.first) as u32;
+    let mut request = Request {
+        ack_req: true,
+        wqe: cursor,
+        again: true,
+        ..packet(s, wqe, index, numbers(s, wqe, index))
+    };
+    select(s, &mut request, number, index, now);
+    // Which of the two is answered could not be told (Karn's rule).
+    s.timed.take_if(|(timed, _)| *timed == number);
+    s.latest = number;
+    if s.ack_deadline.is_none() {
+        s.ack_deadline = s.ack_timer.timeout().map(|t| now + t);
+    }
+    Some(request)
+}
+
+/// Gives a packet, with `index` in its message, the form that selective repeat has for it, and books its transmission.
+fn select(s: &mut SendState, request: &mut Request, number: u64, index: u32, now: Timestamp) {
+    let Some(sr) = &mut s.selective else { return };
+    let (path, serial) = sr.sent(number, now);
+    request.opcode = request.opcode.selective();
+    request.sreth = Some(Sreth {
+        serial,
+        path,
+        // The rest of a READ is a READ.
+        index: if request.opcode == rc::READ_REQUEST.selective() {
+            0
+        } else {
+            index
+        },
+    });
 }
 
 /// Books a packet as sent: the next one is number `end`.
 fn sent(s: &mut SendState, request: &Request, end: u64, now: Timestamp) {
     let number = s.next;
+    s.latest = number;
     s.next = end;
     s.high = s.high.max(end);
     if request.ack_req {
@@ -226,6 +276,7 @@ fn packet(s: &SendState, wqe: &Wqe, index: u32, numbers: u32) -> Request {
         psn: s.psn(wqe.first + u64::from(index)),
         ack_req: false,
         solicited: false,
+        sreth: None,
         deth: None,
         feth: None,
         reth: None,
@@ -237,6 +288,8 @@ fn packet(s: &SendState, wqe: &Wqe, index: u32, numbers: u32) -> Request {
         len: 0,
         again: false,
     };
+    // Selective repeat: each packet says where it belongs.
+    let named = first || s.selective.is_some();
     let reth = |va, rkey: RKey, length| {
         Some(Reth {
             va,
@@ -255,11 +308,11 @@ fn packet(s: &SendState, wqe: &Wqe, index: u32, numbers: u32) -> Request {
             if last { SEND_INVALIDATE } else { SEND }
         }
         SendOp::Write { va, rkey } => {
-            r.reth = reth(va, rkey, total).filter(|_| first);
+            r.reth = reth(va, rkey, total).filter(|_| named);
             WRITE
         }
         SendOp::WriteImm { va, rkey, imm } => {
-            r.reth = reth(va, rkey, total).filter(|_| first);
+            r.reth = reth(va, rkey, total).filter(|_| named);
             r.imm = last.then_some(imm);
             if last { WRITE_IMM } else { WRITE }
         }

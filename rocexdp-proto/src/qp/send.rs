@@ -17,6 +17,7 @@ use std::collections::VecDeque;
 
 use super::attr::{MAX_RD_ATOMIC, RtsAttr, ack_timeout};
 use super::rto::AckTimer;
+use super::sr::{SPAN, Sender};
 use crate::ids::{PathMtu, Psn};
 use crate::time::Timestamp;
 use crate::verbs::{SendOp, SendWr, Status};
@@ -132,6 +133,10 @@ pub(crate) struct SendState {
     pub(crate) window: u64,
     pub(crate) ack_interval: u64,
     pub(crate) read_chunk: u32,
+    /// Selective repeat's books, where the peer agreed to it: `next` then never goes back.
+    pub(crate) selective: Option<Box<Sender>>,
+    /// Number of the packet sent last.
+    pub(crate) latest: u64,
 }
 
 impl SendState {
@@ -166,6 +171,8 @@ impl SendState {
             window: u64::from(window),
             ack_interval: u64::from(limits.ack_interval.max(1)),
             read_chunk,
+            selective: None,
+            latest: 0,
         }
     }
 
@@ -199,6 +206,8 @@ impl SendState {
     /// Forgets all requests. The PSNs of what was sent stay used, for a QP that goes on (from SQE).
     pub(crate) fn reset(&mut self) {
         self.start = self.psn(self.high);
+        self.selective = None;
+        self.latest = 0;
         self.wqes.clear();
         (
             self.una,
@@ -267,7 +276,31 @@ impl SendState {
 
     /// Request packets on the wire: those sent since the last going back and not answered. A READ request is one.
     pub(crate) fn on_wire(&self) -> u64 {
+        if let Some(sr) = &self.selective {
+            return u64::from(sr.in_flight());
+        }
         (self.next - self.una) - self.responses_due() + self.asked_for as u64
+    }
+
+    /// Whether the peer tracks so many numbers more.
+    pub(crate) fn has_span(&self, numbers: u32) -> bool {
+        let span = (self.next - self.una) + u64::from(numbers);
+        self.selective.is_none() || span <= u64::from(SPAN)
+    }
+
+    /// Whether there is a packet that was found lost, and the window lets it out.
+    pub(crate) fn may_repeat(&self) -> bool {
+        let lost = self.selective.as_ref().and_then(|sr| sr.next_lost());
+        lost.is_some() && self.on_wire() < self.window
+    }
+
+    /// When the ACK timer, or a probe, is due.
+    pub(crate) fn answer_deadline(&self) -> Option<Timestamp> {
+        let probe = match &self.selective {
+            Some(sr) if self.rnr_until.is_none() => sr.deadline(),
+            _ => None,
+        };
+        [probe, self.ack_deadline].into_iter().flatten().min()
     }
 
     /// Numbers `self.next..end` have been sent, as one request that wants a response of its own.
@@ -289,6 +322,9 @@ impl SendState {
     pub(crate) fn acknowledge(&mut self, packet: u64) -> bool {
         if packet <= self.una {
             return false;
+        }
+        if let Some(sr) = &mut self.selective {
+            sr.acknowledged(self.una, packet);
         }
         self.una = packet;
         self.implied = false;
@@ -312,8 +348,14 @@ impl SendState {
         true
     }
 
-    /// Sends again from the oldest packet that is not acknowledged.
+    /// Sends again from the oldest packet that is not acknowledged; with selective repeat, whatever may be lost.
     pub(crate) fn go_back(&mut self) {
+        if let Some(sr) = &mut self.selective {
+            sr.all_lost(self.una, self.next);
+            self.ask_again();
+            self.ack_deadline = None;
+            return;
+        }
         self.next = self.una;
         self.cursor = 0;
         self.asked = self.una;
@@ -322,6 +364,25 @@ impl SendState {
         self.ack_deadline = None;
         // Which of the two is answered could not be told (Karn's rule).
         self.timed = None;
+    }
+
+    /// Selective repeat: asks again for whatever wants a response of its own, each from its first missing packet.
+    pub(crate) fn ask_again(&mut self) {
+        self.restart = self.una;
+        self.timed = None;
+        if let Some(sr) = &mut self.selective {
+            for p in &self.pending {
+                sr.again(p.first.max(self.una));
+            }
+        }
+    }
+
+    /// Selective repeat: something has arrived, if nothing that the oldest packet waits for. The timer starts anew.
+    pub(crate) fn heard(&mut self, now: Timestamp) {
+        self.reload_retries();
+        if self.ack_deadline.is_some() {
+            self.ack_deadline = self.ack_timer.timeout().map(|t| now + t);
+        }
     }
 
     /// How long the timed packet waited, if it is before `packet`, which is acknowledged now.

@@ -10,7 +10,7 @@
 use rocexdp_common::headers::{Bth, ICRC_LEN, ROCE_UDP_PORT};
 use rocexdp_common::opcode::CNP;
 
-use super::path::{ipv4_of, udp_source_port};
+use super::path::{ipv4_of, path_source_port, udp_source_port};
 use super::{
     DEFAULT_PKEY, ETH_HEADER, ETHERTYPE_8021Q, ETHERTYPE_IPV4, ETHERTYPE_IPV6, Icrc, PROTOCOL_UDP,
     Path, UDP_HEADER, VLAN_TAG, put,
@@ -52,6 +52,13 @@ impl HeaderTemplate {
             dscp,
             0,
         )
+    }
+
+    /// As [`HeaderTemplate::data`], for path `n` of the QP: it differs in the UDP source port, by which networks choose the way.
+    #[must_use]
+    pub fn data_on(path: &Path, local: Qpn, remote: Qpn, dscp: u8, n: u8) -> Self {
+        let port = udp_source_port(path.flow_label, local, remote);
+        Self::new(path, path_source_port(port, n), dscp, 0)
     }
 
     /// For the QP's CNPs.

@@ -113,6 +113,13 @@ impl Payload<'_> {
         self.frags.load(self.start + at)
     }
 
+    /// Appends all of it to `out`.
+    pub(crate) fn copy_to(&self, out: &mut Vec<u8>) {
+        for part in slices(self.frags, self.start, self.len) {
+            out.extend_from_slice(part);
+        }
+    }
+
     /// Copies all of it into `mem` from `offset` on.
     ///
     /// # Errors
@@ -166,6 +173,60 @@ pub struct Packet<'a> {
     udp: usize,
     /// Where the ICRC starts.
     icrc: usize,
+}
+
+impl Packet<'_> {
+    /// The packet without the frame that it came in: its payload has its length, but no bytes.
+    pub(crate) fn without_payload(&self) -> Packet<'static> {
+        Packet {
+            payload: Payload {
+                frags: &[],
+                start: 0,
+                len: self.payload.len,
+            },
+            ..*self
+        }
+    }
+
+    /// The packet with these bytes as payload, as many as it had.
+    pub(crate) fn with_payload<'b>(&self, frags: Frags<'b>) -> Packet<'b> {
+        Packet {
+            payload: Payload {
+                frags,
+                start: 0,
+                len: self.payload.len,
+            },
+            ..*self
+        }
+    }
+}
+
+impl Packet<'static> {
+    /// No packet yet.
+    pub(crate) const NONE: Self = Self {
+        bth: Bth::parse(&[0; Bth::LEN]),
+        src: [0; 16],
+        dst: [0; 16],
+        ecn: 0,
+        reth: None,
+        aeth: None,
+        imm: None,
+        invalidate: None,
+        atomic: None,
+        original: None,
+        feth: None,
+        deth: None,
+        sreth: None,
+        sack: None,
+        payload: Payload {
+            frags: &[],
+            start: 0,
+            len: 0,
+        },
+        ip: 0,
+        udp: 0,
+        icrc: 0,
+    };
 }
 
 impl<'a> Packet<'a> {

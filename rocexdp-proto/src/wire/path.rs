@@ -98,6 +98,13 @@ pub fn udp_source_port(flow_label: u32, local: Qpn, remote: Qpn) -> u16 {
     ((label & 0x3fff) ^ ((label & 0xf_c000) >> 14)) as u16 | 0xc000
 }
 
+/// The UDP source port of a QP's path `n`, of which path 0 has `port`: as far apart as may be, in the same range.
+pub(crate) fn path_source_port(port: u16, n: u8) -> u16 {
+    // Odd, so that no two are the same: 2^14 divided by the golden ratio.
+    let step = u16::from(n).wrapping_mul(0x278d);
+    0xc000 | (port.wrapping_add(step) & 0x3fff)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -113,6 +120,18 @@ mod tests {
         assert_eq!(multicast_mac(&v6), Some([0x33, 0x33, 0x81, 2, 3, 4]));
         v6[0] = 0xfd;
         assert_eq!(multicast_mac(&v6), None);
+    }
+
+    #[test]
+    fn each_path_has_a_source_port_of_its_own() {
+        for port in [0xc000, 0xffff, 0xd123] {
+            let mut ports: Vec<u16> = (0..16).map(|n| path_source_port(port, n)).collect();
+            assert_eq!(ports[0], port);
+            ports.sort_unstable();
+            ports.dedup();
+            assert_eq!(ports.len(), 16);
+            assert!(ports.iter().all(|p| *p >= 0xc000));
+        }
     }
 
     #[test]

@@ -12,7 +12,7 @@
 
 use std::sync::Arc;
 
-use rocexdp_common::headers::{Aeth, Bth, Syndrome};
+use rocexdp_common::headers::{Aeth, Bth, Sack, Syndrome};
 use rocexdp_common::opcode::{Opcode, Operation, rc};
 
 use super::RecvState;
@@ -63,6 +63,8 @@ pub(crate) struct Answer {
     pub(crate) opcode: Opcode,
     pub(crate) psn: Psn,
     pub(crate) aeth: Option<Aeth>,
+    /// Selective repeat's acknowledgement: what has arrived on a path.
+    pub(crate) sack: Option<Sack>,
     /// Atomic acknowledge: what stood in the memory.
     pub(crate) original: Option<u64>,
     /// READ response: what the peer reads.
@@ -88,9 +90,14 @@ pub(crate) fn due(s: &RecvState) -> Due {
             ..
         }) => Due::Data,
         Some(_) => Due::Control,
-        None if s.owed == Owed::Nothing => Due::Nothing,
+        None if s.owed == Owed::Nothing && !tells(s) => Due::Nothing,
         None => Due::Control,
     }
+}
+
+/// Whether selective repeat has arrivals to tell of.
+fn tells(s: &RecvState) -> bool {
+    s.selective.as_ref().is_some_and(|sr| sr.arrivals.owes())
 }
 
 /// Takes the answer that is due, which counts as sent.
@@ -162,6 +169,7 @@ fn respond<'a>(
         opcode,
         psn,
         aeth: (opcode != rc::READ_RESPONSE_MIDDLE).then(|| ack(Syndrome::Ack(0x1f), msn)),
+        sack: None,
         original,
         data,
         again,
@@ -195,7 +203,16 @@ pub(crate) fn response_failed(s: &mut RecvState) -> DropReason {
 /// The acknowledgement that is owed.
 fn owed(s: &mut RecvState) -> Option<Answer> {
     s.unanswered = Unanswered::default();
-    let (psn, syndrome) = match core::mem::take(&mut s.owed) {
+    let owed = match core::mem::take(&mut s.owed) {
+        Owed::Nothing if tells(s) => Owed::Ack(None),
+        owed => owed,
+    };
+    let sack = s.selective.as_mut().and_then(|sr| sr.arrivals.take());
+    if matches!(owed, Owed::Fatal(..)) {
+        // Nothing more is said.
+        s.selective = None;
+    }
+    let (psn, syndrome) = match owed {
         Owed::Nothing => return None,
         // 0x1f: credits are not used.
         Owed::Ack(before) => (before.unwrap_or(s.expected).sub(1), Syndrome::Ack(0x1f)),
@@ -203,7 +220,10 @@ fn owed(s: &mut RecvState) -> Option<Answer> {
         Owed::NotReady => (s.expected, Syndrome::RnrNak(s.min_rnr_timer)),
         Owed::Fatal(syndrome, psn) => (psn, syndrome),
     };
-    Some(acknowledgement(psn, syndrome, s.msn))
+    Some(Answer {
+        sack,
+        ..acknowledgement(psn, syndrome, s.msn)
+    })
 }
 
 fn acknowledgement(psn: Psn, syndrome: Syndrome, msn: u32) -> Answer {
@@ -211,6 +231,7 @@ fn acknowledgement(psn: Psn, syndrome: Syndrome, msn: u32) -> Answer {
         opcode: rc::ACKNOWLEDGE,
         psn,
         aeth: Some(ack(syndrome, msn)),
+        sack: None,
         original: None,
         data: None,
         again: false,

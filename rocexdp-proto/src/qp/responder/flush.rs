@@ -28,6 +28,7 @@ pub(crate) fn flush(s: &mut RecvState, cx: &mut Context<'_>) {
 /// Nothing more is answered.
 pub(crate) fn forget_answers(s: &mut RecvState) {
     s.owed = Owed::Nothing;
+    s.selective = None;
     s.resources.clear();
 }
 

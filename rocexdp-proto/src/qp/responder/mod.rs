@@ -10,6 +10,7 @@
 //! | `execute.rs` | the payload of one packet placed, apart from that the state moved on |
 //! | `resources.rs` | READs, atomics, FLUSHes and ATOMIC WRITEs as they were carried out, and what is left of their answers |
 //! | `answer.rs` | which answer leaves next |
+//! | `selective.rs` | the same where the peer repeats selectively: what comes early is placed, or kept |
 //! | `flush.rs` | receive requests that end without a message |
 //! | `uc.rs` | the same for UC: other ends, no answers |
 //!
@@ -20,6 +21,7 @@ mod check;
 mod execute;
 mod flush;
 mod resources;
+pub(super) mod selective;
 pub(super) mod uc;
 
 use rocexdp_common::headers::Syndrome;
@@ -35,6 +37,7 @@ use resources::{Again, Resources};
 
 use super::attr::RtrAttr;
 use super::completions::Completions;
+use super::sr::Receiver;
 use crate::drop::DropReason;
 use crate::ids::{PathMtu, Pd, Psn, Qpn, RKey};
 use crate::mem::{Access, MemoryFault, Place, RegionTable};
@@ -72,6 +75,8 @@ pub(crate) struct RecvState {
     current: Option<RecvWr>,
     owed: Owed,
     resources: Resources,
+    /// Selective repeat, where the peer agreed to it.
+    pub(crate) selective: Option<Box<Receiver>>,
     /// PSN of the packet that [`answer`] gave last.
     answered: Psn,
     /// Attributes.
@@ -92,6 +97,7 @@ impl Default for RecvState {
             current: None,
             owed: Owed::Nothing,
             resources: Resources::default(),
+            selective: None,
             answered: Psn::new(0),
             path_mtu: PathMtu::Mtu1024,
             access: Access::NONE,

@@ -78,27 +78,23 @@ impl Arrivals {
         path.urgent = path.urgent.saturating_sub(u32::from(!odd));
     }
 
-    /// An acknowledgement is owed on the path that the transmission came by.
-    pub(crate) fn owe(&mut self, path: u8) {
-        if let Some(path) = self.paths.get_mut(usize::from(path)) {
-            path.owed = path.highest.is_some();
-        }
-    }
-
     /// Whether a path is to be acknowledged.
     pub(crate) fn owes(&self) -> bool {
         self.paths.iter().any(|p| p.owed)
     }
 
-    /// The acknowledgement of the next path that is owed one, which counts as sent; of any path that has news, if `any`.
-    pub(crate) fn take(&mut self, any: bool) -> Option<Sack> {
+    /// The acknowledgement of the next path that is owed one, or else has news, or else anything to tell; it counts as sent.
+    /// `None`: nothing has arrived yet.
+    pub(crate) fn take(&mut self) -> Option<Sack> {
         let n = self.paths.len();
-        let index = (self.turn..n)
-            .chain(0..self.turn)
-            .find(|i| self.paths.get(*i).is_some_and(|p| p.owed))
-            .or_else(|| {
-                (0..n).find(|i| any && self.paths.get(*i).is_some_and(|p| p.highest.is_some()))
-            })?;
+        let find = |wanted: fn(&Arrived) -> bool| {
+            (self.turn..n)
+                .chain(0..self.turn)
+                .find(|i| self.paths.get(*i).is_some_and(wanted))
+        };
+        let index = find(|p| p.owed)
+            .or_else(|| find(|p| p.fresh > 0))
+            .or_else(|| find(|p| p.highest.is_some()))?;
         self.turn = if index + 1 < n { index + 1 } else { 0 };
         let path = self.paths.get_mut(index)?;
         (path.owed, path.fresh) = (false, 0);
@@ -161,7 +157,8 @@ mod tests {
                 let serial = start.wrapping_add(n);
                 a.record(0, serial, true);
                 came.push(serial);
-                let sack = a.take(false).unwrap();
+                assert!(a.owes());
+                let sack = a.take().unwrap();
                 assert_eq!(sack.highest, start.wrapping_add(top));
                 for back in 1..=SACK_BITS.min(top) {
                     let s = sack.highest.wrapping_sub(back);
@@ -177,8 +174,8 @@ mod tests {
         let mut told = Vec::new();
         for serial in (0..100).filter(|s| *s != 50) {
             a.record(1, serial, serial == 3);
-            if let Some(sack) = a.take(false) {
-                assert_eq!(sack.path, 1);
+            if a.owes() {
+                assert_eq!(a.take().map(|s| s.path), Some(1));
                 told.push(serial);
             }
         }
@@ -187,18 +184,18 @@ mod tests {
         for serial in [50, 99, 98] {
             a.record(1, serial, false);
             assert!(a.owes());
-            assert!(a.take(false).unwrap().has(serial));
+            assert!(a.take().unwrap().has(serial));
         }
         assert!(!a.owes());
-        assert_eq!(a.take(false), None);
-        assert_eq!(a.take(true).map(|s| s.path), Some(1));
+        assert_eq!(a.take().map(|s| s.path), Some(1));
+        assert_eq!(Arrivals::new(2).take(), None);
     }
 
     #[test]
     fn a_first_packet_that_is_not_serial_0_is_a_gap() {
         let mut a = Arrivals::new(1);
         a.record(0, 2, false);
-        let sack = a.take(false).unwrap();
+        let sack = a.take().unwrap();
         assert!(sack.has(2) && !sack.has(1) && !sack.has(0));
     }
 }

@@ -154,14 +154,18 @@ impl Sender {
     }
 
     /// The packet that is to be sent again next.
-    pub(crate) fn next_lost(&mut self, una: u64) -> Option<u64> {
+    pub(crate) fn next_lost(&self) -> Option<u64> {
+        self.lost.front().copied()
+    }
+
+    /// Lets go of lost packets that have arrived, or were sent again: the first one left is lost. Comes behind every change.
+    fn trim_lost(&mut self, una: u64) {
         while let Some(&packet) = self.lost.front() {
-            if packet >= una && self.slot(packet).state == State::Lost {
-                return Some(packet);
+            if packet >= una && self.slot_mut(packet).state == State::Lost {
+                return;
             }
             self.lost.pop_front();
         }
-        None
     }
 
     /// A packet leaves, on this path and with this serial. It must lie within [`SPAN`] of the oldest one.
@@ -186,9 +190,8 @@ impl Sender {
         if before != State::InFlight {
             self.in_flight += 1;
         }
-        if before == State::Lost && self.lost.front() == Some(&packet) {
-            self.lost.pop_front();
-        }
+        // Whatever lies before it is no matter here: it is not acknowledged.
+        self.trim_lost(0);
         (index as u8, serial)
     }
 
@@ -219,6 +222,7 @@ impl Sender {
                 self.in_flight -= 1;
             }
         }
+        self.trim_lost(to);
     }
 
     /// A selective acknowledgement, behind [`Sender::acknowledged`] of its cumulative part. `None`: it tells of what was never
@@ -305,34 +309,28 @@ impl Sender {
             path.probes = 0;
         }
         path.trim();
+        self.trim_lost(una);
         Some(news)
     }
 
-    /// The peer refused the packet, whether or not it said before that it has arrived.
-    pub(crate) fn refused(&mut self, packet: u64) {
+    /// The packet goes again, whatever was known of it: the peer refused it, or its response was lost.
+    pub(crate) fn again(&mut self, packet: u64) {
         let slot = self.slot_mut(packet);
         match core::mem::replace(&mut slot.state, State::Lost) {
             State::InFlight => self.in_flight -= 1,
             State::Lost => return,
-            State::Arrived => {}
-            State::Idle => {
-                slot.state = State::Idle;
-                return;
-            }
+            State::Arrived | State::Idle => {}
         }
-        self.lost.push_front(packet);
+        self.lost.push_back(packet);
     }
 
     /// Nothing was heard for the whole of the fixed timeout: all that is on the way, and the oldest packet in any case, goes
-    /// again.
+    /// again, be it the rest of a READ.
     pub(crate) fn all_lost(&mut self, una: u64, next: u64) {
         self.lost.clear();
         for packet in una..next.min(una + u64::from(SPAN)) {
             let slot = self.slot_mut(packet);
-            let again = slot.state == State::InFlight
-                || slot.state == State::Lost
-                || (packet == una && slot.state == State::Arrived);
-            if again {
+            if packet == una || matches!(slot.state, State::InFlight | State::Lost) {
                 slot.state = State::Lost;
                 self.lost.push_back(packet);
             }
@@ -404,10 +402,6 @@ impl Sender {
             }
         }
         any
-    }
-
-    fn slot(&mut self, packet: u64) -> Slot {
-        *self.slot_mut(packet)
     }
 
     fn slot_mut(&mut self, packet: u64) -> &mut Slot {
@@ -493,7 +487,7 @@ mod tests {
 
         fn lost(&mut self) -> Vec<u64> {
             let mut out = Vec::new();
-            while let Some(packet) = self.s.next_lost(self.una) {
+            while let Some(packet) = self.s.next_lost() {
                 out.push(packet);
                 self.send(packet);
             }
@@ -548,7 +542,7 @@ mod tests {
             assert_eq!(r.arrive(path, &on(path)).lost, 0);
         }
         assert_eq!(r.s.in_flight(), 0);
-        assert_eq!(r.s.next_lost(0), None);
+        assert_eq!(r.s.next_lost(), None);
     }
 
     #[test]
