@@ -21,8 +21,8 @@ use rocexdp_proto::verbs::{
 };
 use rocexdp_proto::wire::{Frags, Head, Packet, Path, RxMeta};
 use rocexdp_proto::{
-    CreateQp, Endpoint, EndpointConfig, Event, QpHandle, QpTransition, RtrAttr, RtsAttr, Transport,
-    UdAttr,
+    CreateQp, Endpoint, EndpointConfig, Event, QpHandle, QpTransition, RtrAttr, RtsAttr,
+    SelectiveRepeat, Transport, UdAttr,
 };
 
 pub use crate::memory::{Bytes, NoBytes};
@@ -96,6 +96,8 @@ pub struct PairConfig {
     pub max_rd_atomic: u8,
     /// Responder resources of each end.
     pub max_dest_rd_atomic: u8,
+    /// Selective repeat, which both ends agree on.
+    pub selective: Option<SelectiveRepeat>,
     /// Depth of each queue.
     pub depth: u32,
     /// What each QP serves.
@@ -128,6 +130,7 @@ impl Default for PairConfig {
             min_rnr_timer: 12,
             max_rd_atomic: 8,
             max_dest_rd_atomic: 8,
+            selective: None,
             depth: 64,
             access: Access::REMOTE_WRITE
                 | Access::REMOTE_READ
@@ -497,7 +500,7 @@ pub fn rtr(config: &PairConfig, i: usize) -> RtrAttr {
         min_rnr_timer: config.min_rnr_timer,
         max_dest_rd_atomic: config.max_dest_rd_atomic,
         path: path(config, i),
-        selective: None,
+        selective: config.selective,
     }
 }
 

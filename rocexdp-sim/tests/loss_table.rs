@@ -11,11 +11,11 @@ use std::path::Path;
 use std::time::Duration;
 
 use rocexdp_common::fault::{Faults, Share};
-use rocexdp_proto::EndpointConfig;
 use rocexdp_proto::ids::{PathMtu, WrId};
 use rocexdp_proto::mem::{Access, Segment};
 use rocexdp_proto::time::{Rate, Timestamp};
 use rocexdp_proto::verbs::{SendOp, SendWr, Status};
+use rocexdp_proto::{EndpointConfig, SelectiveRepeat};
 use rocexdp_sim::memory::NoBytes;
 use rocexdp_sim::pair::{Pair, PairConfig};
 
@@ -41,7 +41,7 @@ const fn frame(payload: u32) -> u32 {
     14 + 20 + 8 + 12 + payload + 4
 }
 
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 struct Cell {
     rtt: Duration,
     mtu: PathMtu,
@@ -146,8 +146,17 @@ fn table(title: &str, set: impl Fn(&mut PairConfig)) -> (String, Vec<(Cell, f64)
 
 #[test]
 fn the_loss_table_is_what_it_was() {
-    let (text, _) = table("go-back-N", |_| {});
+    let (mut text, _) = table("go-back-N", |_| {});
+    let (selective, cells) = table("selective repeat", |c| {
+        c.selective = Some(SelectiveRepeat { paths: 1 });
+    });
+    text.push('\n');
+    text += &selective;
     compare(&text);
+    for (cell, share) in cells {
+        let aim = 0.95 * (1.0 - f64::from(cell.loss) / 1e6);
+        assert!(share >= aim, "{share:.3} of at least {aim:.3}: {cell:?}");
+    }
 }
 
 fn compare(text: &str) {
