@@ -7,8 +7,9 @@ use rocexdp_proto::verbs::{Cqe, CqeOpcode, Status};
 use rocexdp_proto::{ErrorCause, Event};
 
 use super::io::qpn;
+use super::link::ack_timeout_ns;
 use super::program::{flag, kind};
-use super::state::{Msg, State, WrRef};
+use super::state::{Msg, State, Stream, WrRef};
 
 impl State {
     /// A completion was pushed at `end`.
@@ -117,11 +118,17 @@ impl State {
         let s = &self.streams[wr.pair][wr.end][wr.generation];
         let own = &self.ends[wr.end].was_gone;
         let legal = match status {
-            Status::RetryExcErr => s.disturbed || s.faults > retry,
+            // One fault costs two tries where a NAK for it comes just after the timer. With fewer resources than are used, one
+            // lost answer can't be had again.
+            Status::RetryExcErr => {
+                let faults = self.recent_faults(s);
+                let few = self.setup.resources < self.setup.depth;
+                s.disturbed || 2 * faults > retry || (few && faults > 0)
+            }
             Status::RnrRetryExcErr => rnr_retry < 7 && msg.recv.is_some() && s.rnr_naks > rnr_retry,
             Status::LocProtErr => own[0] || (own[2] && msg.fetches()),
             Status::RemAccessErr | Status::RemOpErr | Status::RemInvReqErr => {
-                let resources = msg.fetches() && self.setup.resources < self.setup.depth;
+                let resources = msg.wants_response() && self.setup.resources < self.setup.depth;
                 self.refusable(target, s, msg) == Some(status)
                     || (status == Status::RemInvReqErr && resources)
                     || (status == Status::RemOpErr && self.faulted(target, msg))
@@ -131,10 +138,13 @@ impl State {
         if !legal {
             return Err(format!(
                 "nothing can have made request {msg:?} fail so ({} faults, {} RNR NAKs)",
-                s.faults, s.rnr_naks
+                s.faults.len(),
+                s.rnr_naks
             ));
         }
-        if !matches!(status, Status::LocProtErr | Status::RetryExcErr) {
+        // An RNR NAK that comes twice, or late, can make a request fail that was carried out meanwhile.
+        let stale = status == Status::RnrRetryExcErr && !s.faults.is_empty();
+        if !matches!(status, Status::LocProtErr | Status::RetryExcErr) && !stale {
             let s = &mut self.streams[wr.pair][wr.end][wr.generation];
             s.reach(wr.index)?;
             if s.msgs[wr.index].executed && !msg.traceless() {
@@ -142,6 +152,18 @@ impl State {
             }
         }
         Ok(())
+    }
+
+    /// Faults that the last tries of a connection may have met: as many timeouts ago as there are tries, and as a frame may be
+    /// late.
+    fn recent_faults(&self, s: &Stream) -> u64 {
+        let span = if s.rnr_naks > 0 {
+            u64::MAX
+        } else {
+            (self.setup.retry + 8) * ack_timeout_ns(&self.setup)
+        };
+        let since = self.now.saturating_sub(span);
+        s.faults.iter().filter(|t| **t >= since).count() as u64
     }
 
     fn faulted(&self, target: usize, msg: &Msg) -> bool {

@@ -4,12 +4,12 @@
 //! Must not: touch an endpoint.
 
 use rocexdp_common::headers::Feth;
-use rocexdp_proto::ids::RKey;
+use rocexdp_proto::ids::{PathMtu, Psn, RKey};
 use rocexdp_proto::mem::Access;
 use rocexdp_proto::rng::Rng;
 use rocexdp_proto::verbs::{SendOp, Status};
 
-use super::program::{Args, kind, mistake};
+use super::program::{Args, flag, kind, mistake};
 use super::state::{Msg, SLOTS, SOURCE_LEN, State, Stream, WrRef};
 
 impl State {
@@ -92,8 +92,16 @@ impl State {
             .and_then(|r| self.ends[target].regions.get(r))
             .map(|r| r.mem);
         let absent = !self.healthy(pair);
+        let mtu = PathMtu::ALL[(self.setup.mtu as usize - 1).min(4)];
+        m.packets = match m.kind {
+            kind::BIND | kind::LOCAL_INV => 0,
+            kind::READ => mtu.packets(m.len),
+            _ if m.wants_response() => 1,
+            _ => mtu.packets(m.len),
+        };
         let s = self.outgoing(pair, end);
         s.disturbed |= absent;
+        m.first = s.msgs.last().map_or(0, |last| last.first + last.packets);
         if matches!(m.kind, kind::SEND..=kind::SEND_INV | kind::WRITE_IMM) {
             m.recv = Some(s.consumers.len());
             s.consumers.push(index);
@@ -106,6 +114,36 @@ impl State {
         }
         s.msgs.push(m.clone());
         Some(m)
+    }
+
+    /// A request packet leaves `end`: a fence and the initiator depth must have let it.
+    pub(super) fn request_leaves(
+        &mut self,
+        pair: usize,
+        end: usize,
+        psn: Psn,
+    ) -> Result<(), String> {
+        let depth = self.setup.depth as usize;
+        let s = self.outgoing(pair, end);
+        let number = psn.get().wrapping_sub(s.start) & 0xff_ffff;
+        let index = s.msgs.partition_point(|m| m.first + m.packets <= number);
+        let Some(m) = s.msgs.get(index) else {
+            return Err(format!("sends packet {number}, which is of no request"));
+        };
+        // One without bytes leaves no trace of its answer.
+        let waiting = |m: &&Msg| m.fetches() && m.landed < m.len;
+        let before = s.msgs.iter().take(index).skip(s.landing);
+        let unanswered = before.filter(waiting).count();
+        if m.flags & flag::FENCE != 0 && unanswered > 0 {
+            return Err(format!(
+                "sends fenced request {} before what it waits for",
+                m.wr
+            ));
+        }
+        if m.fetches() && unanswered + usize::from(waiting(&m)) > depth {
+            return Err(format!("request {} exceeds the initiator depth", m.wr));
+        }
+        Ok(())
     }
 
     /// The newest message was not taken.

@@ -89,7 +89,7 @@ fn setup(d: &mut Dice) -> Setup {
         sends: d.of(&[4, 16, 64]),
         recvs: d.of(&[4, 16, 64]),
         depth,
-        resources: depth,
+        resources: if d.percent(4) { depth / 2 } else { depth },
         access: if d.percent(4) {
             EVERYTHING & !d.of(&[2, 4, 8])
         } else {

@@ -208,13 +208,13 @@ impl State {
             let s = &self.streams[pair][1 - end][generation];
             // One that has completed, too: it may have been asked for again.
             s.msgs.iter().any(|m| {
+                // Of one that leaves its region, what is inside may be read: it is asked for in parts.
+                let inside = offset.checked_sub(m.at);
                 m.kind == kind::READ
-                    && m.bad.is_none()
-                    && self
-                        .granted(end, m, 0, u64::from(m.len))
-                        .is_some_and(|(r, from)| {
-                            r == mem && from <= offset && offset + len <= from + u64::from(m.len)
-                        })
+                    && inside.is_some_and(|from| {
+                        from + len <= u64::from(m.len)
+                            && self.granted(end, m, from, len) == Some((mem, offset))
+                    })
             })
         });
         if !asked {
@@ -302,7 +302,7 @@ impl State {
         let right = message.as_ref().is_some_and(|m| {
             let next = place(&m.land, m.landed);
             next.is_some_and(|(at, room)| at == offset && bytes.len() <= room as usize)
-                && m.bad.is_none()
+                && (m.bad.is_none() || m.kind == kind::READ)
                 && self.is_answer(1 - end, m, bytes)
         });
         if !right {
@@ -368,16 +368,16 @@ impl State {
         let Setup {
             depth, resources, ..
         } = self.setup;
-        depth > resources && s.msgs.iter().any(|m| m.fetches())
+        depth > resources && s.msgs.iter().any(Msg::wants_response)
     }
 
     /// How the target may refuse a message.
     pub fn refusable(&self, end: usize, s: &Stream, m: &Msg) -> Option<Status> {
-        if m.bad.is_some() {
-            return m.bad;
-        }
         if !qp_serves(self.setup.access, m) {
             return Some(Status::RemInvReqErr);
+        }
+        if m.bad.is_some() {
+            return m.bad;
         }
         if let Some(n) = m.recv
             && m.kind <= kind::SEND_INV

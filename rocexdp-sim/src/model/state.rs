@@ -63,6 +63,10 @@ pub struct Msg {
     pub executed: bool,
     /// Atomics: what stood there.
     pub original: Option<u64>,
+    /// Number of its first packet, and how many numbers it takes.
+    pub first: u32,
+    /// Packets, or those of its answer.
+    pub packets: u32,
     /// READ: how long the target memory's log was when it could first be read.
     pub since: usize,
 }
@@ -200,8 +204,10 @@ pub struct Stream {
     pub recv_closed: bool,
     /// The receiver was not always there.
     pub disturbed: bool,
-    /// Frames of the connection that something happened to, both directions.
-    pub faults: u64,
+    /// When something happened to frames of the connection, both directions.
+    pub faults: Vec<u64>,
+    /// PSN of the sender's first packet.
+    pub start: u32,
     /// RNR NAKs that the receiver sent.
     pub rnr_naks: u64,
 }

@@ -280,17 +280,24 @@ impl World {
         };
         if faults.iter().any(|f| *f != Fault::Mark) {
             for e in 0..2 {
-                state.outgoing(pair, e).faults += 1;
+                state.outgoing(pair, e).faults.push(self.now);
             }
         }
         if let Some(aeth) = aeth
             && matches!(aeth.syndrome, Syndrome::RnrNak(_))
         {
-            state.incoming(pair, end).rnr_naks += 1;
+            let twice = faults.contains(&Fault::Duplicate);
+            state.incoming(pair, end).rnr_naks += 1 + u64::from(twice);
+        }
+        if !is_request(bth.opcode) {
+            return;
+        }
+        if let Err(why) = state.request_leaves(pair, end, bth.psn) {
+            state.wrong(|| format!("end {end} pair {pair}: {why}"));
         }
         let now = state.now;
         let quiet = state.pairs[pair][end].quiet_until;
-        if is_request(bth.opcode) && now < quiet {
+        if now < quiet {
             state.wrong(|| {
                 format!("end {end} pair {pair} sends a request; an RNR NAK asked for silence until {quiet} ns")
             });
@@ -366,6 +373,9 @@ impl World {
             let n = base + pair as u64 * 0x33_0000 + (generation as u64 - 1) * 0x2f_0000;
             Psn::new((n & 0xff_ffff) as u32)
         };
+        for e in 0..2 {
+            self.state().streams[pair][e][generation].start = psn(e).get();
+        }
         let path_mtu = PathMtu::ALL[(setup.mtu as usize - 1).min(4)];
         self.modify(
             pair,
@@ -428,21 +438,17 @@ impl World {
         if let Some((pair, end)) = self.unfinished() {
             let (now, until) = (self.now, limit);
             self.state().wrong(|| {
-                format!("end {end} pair {pair}: healthy, and requests have not completed ({now} of {until} ns)")
+                format!("end {end} pair {pair}: connected, and requests have not completed ({now} of {until} ns)")
             });
         }
     }
 
-    /// A healthy connection's end with requests that have not completed.
+    /// A connected end with requests that have not completed: if its peer is not there, it has to find out.
     fn unfinished(&self) -> Option<(usize, usize)> {
         (0..self.qps.len()).find_map(|pair| {
-            if !self.state().healthy(pair) {
-                return None;
-            }
             let busy = |end: usize| {
-                self.qps[pair][end]
-                    .as_ref()
-                    .is_some_and(|qp| !qp.sq.is_empty())
+                let qp = self.qps[pair][end].as_ref();
+                self.state().pairs[pair][end].connected && qp.is_some_and(|qp| !qp.sq.is_empty())
             };
             [0, 1].into_iter().find(|e| busy(*e)).map(|e| (pair, e))
         })
