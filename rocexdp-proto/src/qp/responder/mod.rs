@@ -107,7 +107,7 @@ impl Default for RecvState {
 }
 
 impl RecvState {
-    /// Starts, at RTR. Allocates what READs and atomics need.
+    /// Starts, at RTR.
     pub(crate) fn start(&mut self, attr: &RtrAttr) {
         self.expected = attr.rq_psn;
         self.path_mtu = attr.path_mtu;

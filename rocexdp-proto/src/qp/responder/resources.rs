@@ -105,7 +105,7 @@ impl Resources {
     pub(super) fn new(depth: u8) -> Self {
         let depth = usize::from(depth.min(MAX_RD_ATOMIC));
         Self {
-            ring: VecDeque::with_capacity(depth),
+            ring: VecDeque::new(),
             depth,
             from: 0,
         }
@@ -114,13 +114,16 @@ impl Resources {
     /// Another depth. With fewer, the oldest entries go as new ones come.
     pub(super) fn set_depth(&mut self, depth: u8) {
         self.depth = usize::from(depth.min(MAX_RD_ATOMIC));
-        let more = self.depth.saturating_sub(self.ring.len());
-        self.ring.reserve(more);
     }
 
-    /// Whether another request may be kept: the oldest one was answered, at least once.
+    /// Whether another request may be kept: those whose places it takes were answered, at least once. (First answers leave in
+    /// order, so the newest one of those tells.)
     pub(super) fn has_room(&self, mtu: PathMtu) -> bool {
-        self.ring.len() < self.depth || self.ring.front().is_some_and(|e| e.high >= e.packets(mtu))
+        let last = self.ring.len().checked_sub(self.depth);
+        self.depth > 0
+            && last
+                .and_then(|i| self.ring.get(i))
+                .is_none_or(|e| e.high >= e.packets(mtu))
     }
 
     /// Keeps a request, behind all others, in the place of the oldest one if need be. What of that one's answer is left is not
@@ -130,6 +133,8 @@ impl Resources {
             self.ring.pop_front();
             self.from = self.from.saturating_sub(1);
         }
+        // Once in a QP's life, at its first READ or atomic: many have none.
+        self.ring.reserve(self.depth.saturating_sub(self.ring.len()));
         self.ring.push_back(entry);
         self.skip(mtu);
     }
@@ -285,6 +290,26 @@ mod tests {
             Some(first)
         });
         assert_eq!(left.collect::<Vec<_>>(), [1, 2]);
+    }
+
+    #[test]
+    fn a_smaller_depth_drops_nothing_that_was_not_answered() {
+        let mut r = Resources::new(3);
+        for first in 0..3 {
+            r.push(read(first, 256), MTU);
+        }
+        r.sent(MTU);
+        assert!(r.has_room(MTU));
+        r.set_depth(2);
+        assert!(!r.has_room(MTU), "the second one was not answered");
+        r.sent(MTU);
+        assert!(r.has_room(MTU));
+        r.push(read(3, 256), MTU);
+        assert_eq!(r.pending().map(|e| e.first), Some(2));
+        r.set_depth(0);
+        r.sent(MTU);
+        r.sent(MTU);
+        assert!(!r.has_room(MTU) && r.pending().is_none());
     }
 
     #[test]
