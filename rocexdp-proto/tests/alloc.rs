@@ -13,10 +13,13 @@ use rocexdp_proto::drive::{FrameIo, step};
 use rocexdp_proto::ids::{PathMtu, Psn, WrId, gid_from_ipv4};
 use rocexdp_proto::mem::Access;
 use rocexdp_proto::time::{Rate, Timestamp};
-use rocexdp_proto::verbs::{CompletionQueue, RecvWr, Segment, SendOp, SendWr, Status};
+use rocexdp_proto::verbs::{
+    AddressHandle, CompletionQueue, Datagram, RecvWr, Segment, SendOp, SendWr, Status,
+};
 use rocexdp_proto::wire::{Frags, Path, RxMeta};
 use rocexdp_proto::{
     CongestionSignal, CreateQp, Endpoint, EndpointConfig, QpHandle, QpTransition, RtrAttr, RtsAttr,
+    Transport, UdAttr,
 };
 use rocexdp_sim::memory::NoBytes;
 use rocexdp_sim::pair::QPNS;
@@ -110,19 +113,8 @@ fn access() -> Access {
     Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC | Access::FLUSH_GLOBAL
 }
 
-fn connected(end: usize, cq: &Arc<CompletionQueue>) -> (Endpoint, QpHandle) {
-    let config = EndpointConfig {
-        line_rate: Some(Rate::from_gbps(100)),
-        ..EndpointConfig::default()
-    };
-    let mut ep = Endpoint::new(config, end as u64);
-    let create = CreateQp {
-        max_send: 64,
-        max_recv: 64,
-        ..CreateQp::rc(QPNS[end], cq, cq)
-    };
-    let qp = ep.create_qp(create).unwrap();
-    let path = Path {
+fn path(end: usize) -> Path {
+    Path {
         src_mac: [2; 6],
         dst_mac: [3; 6],
         vlan: None,
@@ -130,7 +122,23 @@ fn connected(end: usize, cq: &Arc<CompletionQueue>) -> (Endpoint, QpHandle) {
         dst: gid_from_ipv4([10, 0, 0, 2 - end as u8]),
         hop_limit: 64,
         flow_label: 0,
+    }
+}
+
+fn connected(end: usize, cq: &Arc<CompletionQueue>, transport: Transport) -> (Endpoint, QpHandle) {
+    let config = EndpointConfig {
+        line_rate: Some(Rate::from_gbps(100)),
+        ..EndpointConfig::default()
     };
+    let mut ep = Endpoint::new(config, end as u64);
+    let create = CreateQp {
+        transport,
+        max_send: 64,
+        max_recv: 64,
+        ..CreateQp::rc(QPNS[end], cq, cq)
+    };
+    let qp = ep.create_qp(create).unwrap();
+    let path = path(end);
     let (dest_qpn, path_mtu, psn) = (QPNS[1 - end], PathMtu::Mtu4096, Psn::new(0));
     let rtr = RtrAttr {
         dest_qpn,
@@ -149,20 +157,39 @@ fn connected(end: usize, cq: &Arc<CompletionQueue>) -> (Endpoint, QpHandle) {
         max_rd_atomic: 16,
     };
     let access = access();
-    for to in [
+    let connected = [
         QpTransition::Init { access },
         QpTransition::Rtr(rtr),
         QpTransition::Rts(rts),
-    ] {
+    ];
+    let datagram = [
+        QpTransition::InitUd(UdAttr {
+            address: path.src,
+            qkey: 1,
+            path_mtu,
+        }),
+        QpTransition::RtrUd,
+        QpTransition::RtsUd { sq_psn: psn },
+    ];
+    let ways = match transport {
+        Transport::Ud => datagram,
+        _ => connected,
+    };
+    for to in ways {
         ep.modify_qp(Timestamp::ZERO, QPNS[end], to).unwrap();
     }
     (ep, qp)
 }
 
 /// Messages both ways, short and long, for a while; gives allocations and packets of the second half.
-fn run(lose: u64, cnps: bool) -> (u64, u64) {
+fn run(transport: Transport, lose: u64, cnps: bool) -> (u64, u64) {
     let cqs = [0, 1].map(|_| Arc::new(CompletionQueue::new(256)));
-    let mut ends = [connected(0, &cqs[0]), connected(1, &cqs[1])];
+    let mut ends = [0, 1].map(|e| connected(e, &cqs[e], transport));
+    let peers = [0, 1].map(|e| Datagram {
+        ah: Arc::new(AddressHandle::new(path(e)).unwrap()),
+        qpn: QPNS[1 - e],
+        qkey: 1,
+    });
     let memory = Arc::new(NoBytes(1 << 30));
     let regions = [0, 1].map(|e| ends[e].0.register_memory(memory.clone(), 0, access()));
     let (mut rings, mut sent) = ([Ring::new(), Ring::new()], [0u64; 2]);
@@ -194,7 +221,12 @@ fn run(lose: u64, cnps: bool) -> (u64, u64) {
                 placement_reserved: 0,
                 selectivity: FlushRange::Range,
             };
-            let op = match n % 9 {
+            let kind = match transport {
+                Transport::Rc => n % 9,
+                Transport::Uc => n % 3,
+                _ => 1,
+            };
+            let op = match kind {
                 0 => SendOp::Write { va, rkey },
                 1 => SendOp::SendImm(5),
                 2 => SendOp::WriteImm { va, rkey, imm: 6 },
@@ -214,7 +246,8 @@ fn run(lose: u64, cnps: bool) -> (u64, u64) {
                     what,
                 },
             };
-            let len = match n % 9 {
+            let len = match kind {
+                _ if transport == Transport::Ud => [0, 64, 4000, 4096][(n % 4) as usize],
                 0..=4 => [0, 64, 4096, 100_000][(n % 4) as usize],
                 5..=7 => 8,
                 _ => 0,
@@ -227,7 +260,7 @@ fn run(lose: u64, cnps: bool) -> (u64, u64) {
                 signaled: true,
                 solicited: false,
                 fence: n % 3 == 0,
-                to: None,
+                to: (transport == Transport::Ud).then(|| peers[e].clone()),
             });
             ep.work_posted(now, qp.qpn);
             if cnps && turn % 100 == 0 {
@@ -272,7 +305,7 @@ fn the_allocator_is_counted() {
 
 #[test]
 fn nothing_is_allocated_per_packet() {
-    let (allocations, packets) = run(0, false);
+    let (allocations, packets) = run(Transport::Rc, 0, false);
     assert!(packets > 50_000, "{packets}");
     assert_eq!(allocations, 0, "in {packets} packets");
 }
@@ -280,11 +313,22 @@ fn nothing_is_allocated_per_packet() {
 #[test]
 fn nor_under_loss_and_pacing() {
     for (lose, cnps) in [(97, false), (0, true), (101, true)] {
-        let (allocations, packets) = run(lose, cnps);
+        let (allocations, packets) = run(Transport::Rc, lose, cnps);
         assert!(packets > 2_000, "{packets}");
         assert_eq!(
             allocations, 0,
             "in {packets} packets, every {lose}th lost, CNPs: {cnps}"
         );
+    }
+}
+
+#[test]
+fn nor_by_uc_and_ud() {
+    for transport in [Transport::Uc, Transport::Ud] {
+        for (lose, cnps) in [(0, false), (97, true)] {
+            let (allocations, packets) = run(transport, lose, cnps);
+            assert!(packets > 2_000, "{packets}");
+            assert_eq!(allocations, 0, "{transport:?}, in {packets} packets");
+        }
     }
 }

@@ -8,8 +8,10 @@ use std::{hint::black_box, time::Instant};
 
 use rocexdp_common::headers::{Feth, FlushRange};
 use rocexdp_proto::{
+    Transport,
     ids::{PathMtu, WrId},
     verbs::{Segment, SendOp, SendWr},
+    wire::GRH_ROOM,
 };
 
 use crate::{
@@ -24,6 +26,7 @@ const WARM: usize = 200;
 /// A row: name, operation, bytes, and messages in a batch.
 struct Case {
     name: String,
+    transport: Transport,
     op: fn(&Rig, u64) -> SendOp,
     len: u32,
     batch: usize,
@@ -37,6 +40,11 @@ const PLACES: [&str; 4] = ["request out", "request in", "answer out", "answer in
 fn cases() -> Vec<Case> {
     let mut all = Vec::new();
     let mut add = |name: &str, len: u32, batch: usize, op: fn(&Rig, u64) -> SendOp, recv: bool| {
+        let transport = match name.get(..2) {
+            Some("UC") => Transport::Uc,
+            Some("UD") => Transport::Ud,
+            _ => Transport::Rc,
+        };
         let size = if len >= 1024 {
             format!("{} KiB", len / 1024)
         } else {
@@ -44,6 +52,7 @@ fn cases() -> Vec<Case> {
         };
         all.push(Case {
             name: format!("{name} {size}"),
+            transport,
             op,
             len,
             batch,
@@ -69,6 +78,11 @@ fn cases() -> Vec<Case> {
             true,
         );
         add("READ", len, 16, read, false);
+    }
+    for len in [64, 1024, 4096] {
+        add("UC SEND", len, 32, |_, _| SendOp::Send, true);
+        add("UC WRITE", len, 32, write, false);
+        add("UD SEND", len, 32, |_, _| SendOp::Send, true);
     }
     add("WRITE in 16 packets", 16 * 4096, 4, write, false);
     add("READ in 16 packets", 16 * 4096, 4, read, false);
@@ -146,13 +160,20 @@ struct Cost {
 /// One batch of messages there and back. `None`: the transport does not carry the operation out.
 fn batch(rig: &mut Rig, case: &Case, at: &mut u64) -> Option<[Cost; 4]> {
     for _ in 0..case.batch {
-        let end = MEMORY as u64 - u64::from(case.len);
+        let end = MEMORY as u64 - u64::from(case.len) - GRH_ROOM as u64;
         *at = ((*at + u64::from(case.len.max(64))) % end) & !63;
         if case.recv {
-            rig.post_recv(0, *at, case.len);
+            let room = match case.transport {
+                Transport::Ud => GRH_ROOM as u32,
+                _ => 0,
+            };
+            rig.post_recv(0, *at, case.len + room);
         }
         let local = Segment::new(rig.ends[0].memory.clone(), *at, case.len);
-        let wr = SendWr::new(WrId(1), (case.op)(rig, *at), local);
+        let mut wr = SendWr::new(WrId(1), (case.op)(rig, *at), local);
+        if case.transport == Transport::Ud {
+            wr = wr.to(rig.to_peer.clone());
+        }
         if !rig.post_send(0, wr) {
             return None;
         }
@@ -230,7 +251,7 @@ pub fn measure(wanted: Option<&str>) -> u64 {
 
 fn row(case: &Case, memory: &[u8]) -> u64 {
     print!("{:<28}", case.name);
-    let mut rig = Rig::new(1, 64, case.path_mtu);
+    let mut rig = Rig::of(case.transport, 1, 64, case.path_mtu);
     let payload = (case.len as usize).clamp(1, case.path_mtu.bytes() as usize);
     let (mut at, mut allocated) = (0, 0);
     let (mut least, mut places) = (Vec::new(), [const { Vec::new() }; 4]);

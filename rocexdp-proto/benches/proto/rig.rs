@@ -5,11 +5,12 @@
 use std::sync::Arc;
 
 use rocexdp_proto::{
-    CreateQp, Endpoint, EndpointConfig, QpHandle, QpTransition, RtrAttr, RtsAttr,
+    CreateQp, Endpoint, EndpointConfig, QpHandle, QpTransition, RtrAttr, RtsAttr, Transport,
+    UdAttr,
     ids::{PathMtu, Psn, Qpn, WrId, gid_from_ipv4},
     mem::{Access, MemoryRegion},
     time::Timestamp,
-    verbs::{CompletionQueue, RecvWr, Segment, SendWr, Status},
+    verbs::{AddressHandle, CompletionQueue, Datagram, RecvWr, Segment, SendWr, Status},
     wire::{Path, RxMeta},
 };
 
@@ -21,6 +22,8 @@ const FRAME: usize = 4400;
 pub const MEMORY: usize = 256 << 10;
 /// Where the peer finds it.
 pub const VA: u64 = 0x10_0000;
+/// Q_Key of UD QPs.
+const QKEY: u32 = 7;
 /// First QPN.
 const BASE: u32 = 0x80_0000;
 
@@ -40,6 +43,8 @@ pub struct End {
 
 /// Two ends, and room for the frames between them.
 pub struct Rig {
+    /// To the responder's first QP, where that is UD.
+    pub to_peer: Datagram,
     /// The requester's end and the responder's.
     pub ends: [End; 2],
     /// The frames on their way, with their lengths.
@@ -49,9 +54,10 @@ pub struct Rig {
     now: Timestamp,
 }
 
-fn attrs(end: usize, path_mtu: PathMtu, qpn: Qpn, access: Access) -> [QpTransition; 3] {
+/// The way from an end to the other one.
+fn path(end: usize) -> Path {
     let (own, peer) = if end == 0 { (1, 2) } else { (2, 1) };
-    let path = Path {
+    Path {
         src_mac: [2, 0, 0, 0, 0, own],
         dst_mac: [2, 0, 0, 0, 0, peer],
         vlan: None,
@@ -59,7 +65,30 @@ fn attrs(end: usize, path_mtu: PathMtu, qpn: Qpn, access: Access) -> [QpTransiti
         dst: gid_from_ipv4([10, 77, 0, peer]),
         hop_limit: 64,
         flow_label: 0,
-    };
+    }
+}
+
+fn attrs(
+    end: usize,
+    transport: Transport,
+    path_mtu: PathMtu,
+    qpn: Qpn,
+    access: Access,
+) -> [QpTransition; 3] {
+    let path = path(end);
+    if transport == Transport::Ud {
+        return [
+            QpTransition::InitUd(UdAttr {
+                address: path.src,
+                qkey: QKEY,
+                path_mtu,
+            }),
+            QpTransition::RtrUd,
+            QpTransition::RtsUd {
+                sq_psn: Psn::new(0),
+            },
+        ];
+    }
     [
         QpTransition::Init { access },
         QpTransition::Rtr(RtrAttr {
@@ -93,8 +122,12 @@ fn all_access() -> Access {
 }
 
 impl End {
-    /// An endpoint with `qps` QPs of this depth, ready to send.
+    /// An endpoint with `qps` RC QPs of this depth, ready to send.
     pub fn new(end: usize, qps: u32, depth: u32, path_mtu: PathMtu) -> Self {
+        Self::of(end, Transport::Rc, qps, depth, path_mtu)
+    }
+
+    fn of(end: usize, transport: Transport, qps: u32, depth: u32, path_mtu: PathMtu) -> Self {
         let mut endpoint = Endpoint::new(EndpointConfig::default(), end as u64);
         let memory = Arc::new(Raw::new(MEMORY));
         let region = endpoint.register_memory(memory.clone(), VA, all_access());
@@ -104,12 +137,13 @@ impl End {
                 let qpn = Qpn::new(BASE + i);
                 let qp = endpoint
                     .create_qp(CreateQp {
+                        transport,
                         max_send: depth,
                         max_recv: depth,
                         ..CreateQp::rc(qpn, &cq, &cq)
                     })
                     .expect("a new number");
-                for to in attrs(end, path_mtu, qpn, all_access()) {
+                for to in attrs(end, transport, path_mtu, qpn, all_access()) {
                     endpoint
                         .modify_qp(Timestamp::ZERO, qpn, to)
                         .expect("good attributes");
@@ -128,10 +162,20 @@ impl End {
 }
 
 impl Rig {
-    /// Both ends.
+    /// Both ends, with RC QPs.
     pub fn new(qps: u32, depth: u32, path_mtu: PathMtu) -> Self {
+        Self::of(Transport::Rc, qps, depth, path_mtu)
+    }
+
+    /// Both ends.
+    pub fn of(transport: Transport, qps: u32, depth: u32, path_mtu: PathMtu) -> Self {
         Self {
-            ends: [0, 1].map(|end| End::new(end, qps, depth, path_mtu)),
+            to_peer: Datagram {
+                ah: Arc::new(AddressHandle::new(path(0)).expect("a path")),
+                qpn: Qpn::new(BASE),
+                qkey: QKEY,
+            },
+            ends: [0, 1].map(|end| End::of(end, transport, qps, depth, path_mtu)),
             frames: (0..256).map(|_| (0, Box::new([0; FRAME]))).collect(),
             on_way: 0,
             now: Timestamp::ZERO,
