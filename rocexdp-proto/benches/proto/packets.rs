@@ -274,7 +274,11 @@ fn row(case: &Case, memory: &[u8]) -> u64 {
     }
     print!(" {:>8.0}", median(&mut least));
     for place in &mut places {
-        print!(" {:>12.0}", median(place));
+        if place.is_empty() {
+            print!(" {:>12}", "-");
+        } else {
+            print!(" {:>12.0}", median(place));
+        }
     }
     println!(" {allocated:>12}");
     allocated
