@@ -31,10 +31,22 @@ pub(crate) enum TimerKind {
 const KINDS: usize = 5;
 
 /// The timers of one QP.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Timers {
-    wanted: [Option<Timestamp>; KINDS],
-    queued: [Option<Timestamp>; KINDS],
+    wanted: [Timestamp; KINDS],
+    queued: [Timestamp; KINDS],
+}
+
+/// No time: a QP has many timers and few that run, so this saves an `Option`.
+const NEVER: Timestamp = Timestamp::MAX;
+
+impl Default for Timers {
+    fn default() -> Self {
+        Self {
+            wanted: [NEVER; KINDS],
+            queued: [NEVER; KINDS],
+        }
+    }
 }
 
 /// All timers, by QP slot.
@@ -44,10 +56,10 @@ pub(crate) struct TimerQueue {
 }
 
 impl TimerQueue {
-    /// Makes room for another QP, so that setting its timers does not allocate.
+    /// Makes room for another QP's usual timers (ACK and rate), so that setting those does not allocate. It grows to what is
+    /// needed beyond that, and stays so.
     pub(crate) fn reserve_qp(&mut self, qps: usize) {
-        self.heap
-            .reserve((qps * 2 * KINDS).saturating_sub(self.heap.len()));
+        self.heap.reserve((qps * 2).saturating_sub(self.heap.len()));
     }
 
     /// Sets or, with `None`, stops a timer.
@@ -63,11 +75,10 @@ impl TimerQueue {
         else {
             return;
         };
+        let at = at.unwrap_or(NEVER);
         *wanted = at;
-        if let Some(at) = at
-            && queued.is_none_or(|q| at < q)
-        {
-            *queued = Some(at);
+        if at < *queued {
+            *queued = at;
             self.heap.push(Reverse((at, slot, kind)));
         }
     }
@@ -98,22 +109,20 @@ impl TimerQueue {
         else {
             return false;
         };
-        if *queued != Some(at) {
+        if *queued != at {
             return false;
         }
-        *queued = None;
-        match *wanted {
-            Some(w) if w <= now => {
-                *wanted = None;
-                true
-            }
-            Some(w) => {
-                *queued = Some(w);
-                self.heap.push(Reverse((w, slot, kind)));
-                false
-            }
-            None => false,
+        *queued = NEVER;
+        if *wanted == NEVER {
+            return false;
         }
+        if *wanted <= now {
+            *wanted = NEVER;
+            return true;
+        }
+        *queued = *wanted;
+        self.heap.push(Reverse((*wanted, slot, kind)));
+        false
     }
 }
 

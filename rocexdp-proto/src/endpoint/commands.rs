@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::{CreateQp, DeviceAttr, Endpoint, MAX_QUEUE_DEPTH, QpHandle, VerbsError, qp_at};
 use crate::ids::Qpn;
-use crate::qp::{NewQp, Qp, SendLimits, SendState, Service};
+use crate::qp::{Lazy, NewQp, Qp, SendLimits, SendState, Service};
 use crate::verbs::{MAX_MESSAGE, QueueCaps};
 
 impl Endpoint {
@@ -67,7 +67,7 @@ impl Endpoint {
             send_cq: create.send_cq,
             recv_cq: create.recv_cq,
             send,
-            congestion: self.congestion(),
+            congestion: Lazy::new(&self.congestion),
         });
         qp.rq.enter();
         let handle = QpHandle {
@@ -110,7 +110,6 @@ impl Endpoint {
         for template in core::iter::once(&mut route.data).chain(&mut route.others) {
             template.set_dst_mac(mac);
         }
-        route.cnp.set_dst_mac(mac);
         true
     }
 
@@ -119,13 +118,12 @@ impl Endpoint {
     /// # Errors
     /// The QP is unknown.
     pub fn destroy_qp(&mut self, qpn: Qpn) -> Result<(), VerbsError> {
-        let congestion = self.congestion();
         let slot = self
             .slots
             .remove(&qpn.get())
             .ok_or(VerbsError::UnknownQp(qpn))?;
         if let Some(mut qp) = self.qps.get_mut(slot as usize).and_then(Option::take) {
-            qp.reset(congestion);
+            qp.reset();
             qp.rq.leave();
             self.pds.unused(qp.pd);
             self.regions.forget_qp(qpn);

@@ -37,7 +37,7 @@ use rocexdp_common::maps::QpEngine;
 use crate::hash::NumberHash;
 use crate::ids::{Gid, Qpn, SrqNum};
 use crate::mem::RegionTable;
-use crate::qp::{AnswerData, Budget, Due, Qp};
+use crate::qp::{AnswerData, Budget, Congestion, Due, Qp};
 use crate::rng::Rng;
 use crate::time::{Rate, Timestamp};
 use crate::timer::{TimerKind, TimerQueue};
@@ -53,6 +53,8 @@ pub struct Endpoint {
     free: Vec<u32>,
     slots: HashMap<u32, u32, NumberHash>,
     regions: RegionTable,
+    /// DCQCN's state of a QP that has seen no traffic.
+    congestion: Arc<Congestion>,
     pds: Pds,
     /// Shared receive queues, by number.
     srqs: BTreeSet<SrqNum>,
@@ -92,7 +94,9 @@ impl Endpoint {
     #[must_use]
     pub fn new(config: EndpointConfig, seed: u64) -> Self {
         let reorder = Arc::new(Budget::new(config.reorder_packets_total));
+        let congestion = Congestion::new(&config.np, &config.rp, config.line_rate);
         Self {
+            congestion: Arc::new(congestion),
             config,
             rng: Rng::new(seed),
             qps: Vec::new(),
@@ -183,7 +187,7 @@ impl Endpoint {
             rate_cuts: rp.cuts,
             rate_increases: rp.increases,
             outstanding: u64::from(qp.sq.len()) + u64::from(qp.rq.len()),
-            ..qp.stats
+            ..*qp.stats
         };
         true
     }

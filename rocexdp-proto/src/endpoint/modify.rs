@@ -7,8 +7,8 @@ use super::{DeviceAttr, Endpoint, VerbsError, qp_at};
 use crate::ids::Qpn;
 use crate::mem::Access;
 use crate::qp::{
-    Congestion, MAX_PATHS, MigrationState, ModifyError, ModifyQp, Own, Qp, QpAttr, QpInitAttr,
-    QpState, Route, SelectiveRepeat, Service,
+    MAX_PATHS, MigrationState, ModifyError, ModifyQp, Own, Qp, QpAttr, QpInitAttr, QpState, Route,
+    SelectiveRepeat, Service,
 };
 use crate::time::Timestamp;
 use crate::wire::{HeaderTemplate, Path, is_unicast};
@@ -30,7 +30,6 @@ impl Endpoint {
         let m = change.into();
         let slot = self.slots.get(&qpn.get()).copied();
         let slot = slot.ok_or(VerbsError::UnknownQp(qpn))?;
-        let congestion = self.congestion();
         let qp = self.qp(qpn).ok_or(VerbsError::UnknownQp(qpn))?;
         let from = qp.state();
         let to = m.check(from, qp.service.transport()).map_err(|e| match e {
@@ -62,7 +61,7 @@ impl Endpoint {
             (_, None) => None,
         };
         if let Some(qp) = qp_at(&mut self.qps, slot) {
-            qp.change(to, &m, route, own, congestion);
+            qp.change(to, &m, route, own);
             if let Some(with) = m.selective {
                 qp.repeat_selectively(with, self.config.reorder_packets, &self.reorder);
             }
@@ -80,12 +79,7 @@ impl Endpoint {
         Ok((qp.attr(), qp.init_attr()))
     }
 
-    pub(super) fn congestion(&self) -> Congestion {
-        Congestion::new(&self.config.np, &self.config.rp, self.config.line_rate)
-    }
-
     fn route(&self, qpn: Qpn, path: Path, peer: Qpn, selective: Option<SelectiveRepeat>) -> Route {
-        let np = &self.config.np;
         let dscp = self.config.data_dscp;
         let paths = selective.map_or(1, |with| with.paths);
         let other = |n| HeaderTemplate::data_on(&path, qpn, peer, dscp, n);
@@ -94,7 +88,6 @@ impl Endpoint {
             peer,
             data: HeaderTemplate::data(&path, qpn, peer, dscp),
             others: (1..paths).map(other).collect(),
-            cnp: HeaderTemplate::cnp(&path, np.cnp_dscp, np.cnp_802p_prio),
         }
     }
 

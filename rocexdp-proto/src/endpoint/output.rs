@@ -13,7 +13,7 @@ use crate::mem::RegionTable;
 use crate::qp::{Answer, Due, Qp, Request, Service};
 use crate::time::Timestamp;
 use crate::timer::TimerKind;
-use crate::wire::{HeaderBuf, Source, Transmit, TransmitKind};
+use crate::wire::{HeaderBuf, HeaderTemplate, Source, Transmit, TransmitKind};
 
 impl Endpoint {
     /// The next packet, which counts as sent at `now`: ask only with room for it. `None`: nothing to send, or not yet.
@@ -109,7 +109,9 @@ impl Endpoint {
                 continue;
             }
             let Some(route) = &qp.route else { continue };
-            route.cnp.cnp_packet(&mut self.headers, route.peer);
+            let np = &self.config.np;
+            HeaderTemplate::cnp(&route.path, np.cnp_dscp, np.cnp_802p_prio)
+                .cnp_packet(&mut self.headers, route.peer);
             qp.stats.np_cnp_sent += 1;
             return Some(qp.qpn);
         }

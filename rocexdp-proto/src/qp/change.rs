@@ -7,7 +7,7 @@ use rocexdp_common::opcode::Transport;
 use super::attr::ack_timeout;
 use super::modify::ModifyQp;
 use super::sr::Sender;
-use super::{Congestion, MAX_RD_ATOMIC, MigrationState, Own, Qp, Route, RtrAttr, RtsAttr, Service};
+use super::{MAX_RD_ATOMIC, MigrationState, Own, Qp, Route, RtrAttr, RtsAttr, Service};
 use crate::ids::{CqNum, PathMtu, Pd, Psn, Qpn, SrqNum};
 use crate::mem::Access;
 use crate::verbs::QpState;
@@ -127,11 +127,10 @@ impl Qp {
         m: &ModifyQp,
         route: Option<Route>,
         own: Option<Own>,
-        congestion: Congestion,
     ) {
         let from = self.state;
         if to == QpState::Reset {
-            self.reset(congestion);
+            self.reset();
             self.kept = Kept::default();
             return;
         }

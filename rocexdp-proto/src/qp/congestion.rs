@@ -16,7 +16,7 @@ use crate::dcqcn::{NotificationPoint, NpParams, Pacer, ReactionPoint, RpParams};
 use crate::time::{Rate, Timestamp};
 
 /// DCQCN's state of a QP.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Congestion {
     pub(crate) np: NotificationPoint,
     pub(crate) rp: ReactionPoint,
@@ -70,7 +70,7 @@ const IDLE: Duration = Duration::from_micros(200);
 const WINDOW: Duration = Duration::from_millis(1);
 
 /// The rate of a QP's recent sending: a counter and a clock per packet.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Meter {
     /// The window before this one: bytes and length.
     before: (u64, Duration),

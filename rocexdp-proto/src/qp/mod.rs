@@ -14,6 +14,7 @@ mod change;
 mod completer;
 mod completions;
 mod congestion;
+mod lazy;
 mod local;
 mod modify;
 mod requester;
@@ -27,8 +28,6 @@ mod unacked;
 
 use std::sync::Arc;
 
-use rocexdp_common::maps::QpEngine;
-
 pub use crate::verbs::QpState;
 pub use attr::{
     MAX_PATHS, MAX_RD_ATOMIC, QpTransition, RtrAttr, RtsAttr, SelectiveRepeat, UdAttr, ack_timeout,
@@ -37,6 +36,7 @@ pub use attr::{
 pub use cause::{AsyncError, ErrorCause};
 pub use change::{QpAttr, QpInitAttr};
 pub(crate) use congestion::Congestion;
+pub(crate) use lazy::{Lazy, Stats};
 pub use modify::{AttrMask, MigrationState, ModifyError, ModifyQp};
 pub(crate) use requester::Request;
 pub(crate) use send::{SendLimits, SendState};
@@ -64,10 +64,10 @@ use crate::wire::{HeaderTemplate, Packet, Path};
 pub(crate) struct Route {
     pub(crate) path: Path,
     pub(crate) peer: Qpn,
+    /// Of requests and answers. CNPs are rare: theirs is made when one leaves.
     pub(crate) data: HeaderTemplate,
     /// Of the paths behind the first.
     pub(crate) others: Vec<HeaderTemplate>,
-    pub(crate) cnp: HeaderTemplate,
 }
 
 /// In which of the endpoint's queues the QP waits.
@@ -98,14 +98,14 @@ pub(crate) struct Qp {
     pub(crate) route: Option<Route>,
     pub(crate) send: SendState,
     recv: RecvState,
-    pub(crate) congestion: Congestion,
+    pub(crate) congestion: Lazy<Congestion>,
     /// A CNP is to be sent.
     pub(crate) cnp_owed: bool,
     pub(crate) waiting: Waiting,
     /// A request had the last turn to send data.
     pub(crate) requested_last: bool,
     pub(crate) timers: Timers,
-    pub(crate) stats: QpEngine,
+    pub(crate) stats: Stats,
     kept: change::Kept,
     /// The peer's first packet has not come yet.
     silent: bool,
@@ -130,7 +130,7 @@ pub(crate) struct NewQp {
     pub(crate) send_cq: Arc<CompletionQueue>,
     pub(crate) recv_cq: Arc<CompletionQueue>,
     pub(crate) send: SendState,
-    pub(crate) congestion: Congestion,
+    pub(crate) congestion: Lazy<Congestion>,
 }
 
 impl Qp {
@@ -156,7 +156,7 @@ impl Qp {
             waiting: Waiting::default(),
             requested_last: false,
             timers: Timers::default(),
-            stats: QpEngine::default(),
+            stats: Stats::default(),
             kept: change::Kept::default(),
             silent: true,
             failed: None,
@@ -465,7 +465,7 @@ impl Qp {
     }
 
     /// To RESET: every posted request is forgotten.
-    pub(crate) fn reset(&mut self, congestion: Congestion) {
+    pub(crate) fn reset(&mut self) {
         self.set_state(QpState::Reset);
         self.sq.completed(self.send.wqes.len() as u32);
         for _ in 0..self.sq.capacity() {
@@ -476,7 +476,7 @@ impl Qp {
         }
         self.send.reset();
         responder::reset(&mut self.recv, &self.rq, self.shared_rq);
-        self.congestion = congestion;
+        self.congestion.reset();
         // The pacer is new; a timer that still comes finds nothing to do.
         self.waiting.pace = false;
         self.route = None;

@@ -191,8 +191,6 @@ impl SendState {
     /// Another initiator depth.
     pub(crate) fn set_max_rd_atomic(&mut self, depth: u8) {
         self.max_rd_atomic = usize::from(depth);
-        let more = self.max_rd_atomic.saturating_sub(self.pending.len());
-        self.pending.reserve(more);
     }
 
     /// Starts numbering, at RTS, where nothing is acknowledged.
