@@ -10,6 +10,7 @@ mod example;
 mod fuzz;
 mod layers;
 mod model;
+mod mutants;
 mod paths;
 mod product;
 mod setup;
@@ -103,6 +104,9 @@ enum Task {
         /// Run this program instead, as a failing run printed it
         #[arg(long, value_name = "FILE")]
         replay: Option<PathBuf>,
+        /// Build each mutant of the transport and require that a seed fails with it; with a value, those whose name contains it
+        #[arg(long, value_name = "NAME", num_args = 0..=1, default_missing_value = "")]
+        mutants: Option<String>,
     },
     /// File sizes, module heads, where `unsafe` may stand, and the direction of dependencies
     Layers,
@@ -137,7 +141,14 @@ fn dispatch(task: Task) -> Result<ExitCode> {
         Task::Model {
             seeds,
             from,
+            mutants: Some(name),
+            ..
+        } => mutants::run(seeds, from, Some(&name))?,
+        Task::Model {
+            seeds,
+            from,
             replay,
+            ..
         } => model::run(&model::Options {
             seeds,
             from,

@@ -91,10 +91,9 @@ impl<'a> Reach<'a> {
         match self {
             Self::Region(region) => {
                 let offset = region.offset(va, len)?;
-                region
-                    .access()
-                    .contains(access)
-                    .then(|| (Place::Borrowed(region.memory()), offset))
+                let right =
+                    cfg!(rocexdp_mutant = "access_unchecked") || region.access().contains(access);
+                right.then(|| (Place::Borrowed(region.memory()), offset))
             }
             Self::Window(window) => {
                 let state = window.state();

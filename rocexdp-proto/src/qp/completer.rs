@@ -104,9 +104,13 @@ fn acknowledged(
     // Up to here it may reach: what wants a response of its own is not answered by this.
     let limit = s.unanswered().unwrap_or(u64::MAX);
     let status = match aeth.syndrome {
-        Syndrome::Ack(_) if packet >= limit => return Ok(implied(s, sq, cq, limit, now)),
+        Syndrome::Ack(_) if packet >= limit && !cfg!(rocexdp_mutant = "ack_completes_read") => {
+            return Ok(implied(s, sq, cq, limit, now));
+        }
         Syndrome::Ack(_) => {
-            let news = advance(s, sq, cq, packet + 1, now);
+            let early = u64::from(cfg!(rocexdp_mutant = "complete_before_ack"));
+            let reach = (packet + 1 + early).min(s.high);
+            let news = advance(s, sq, cq, reach, now);
             return Ok(progress(news));
         }
         Syndrome::Reserved(_) | Syndrome::NakInvalidRd => return Err(DropReason::ReservedSyndrome),
@@ -354,7 +358,9 @@ fn implied(
         let Some(left) = s.retry_left.checked_sub(1) else {
             return exhausted(s);
         };
-        s.retry_left = left;
+        if !cfg!(rocexdp_mutant = "retries_endless") {
+            s.retry_left = left;
+        }
         s.implied = true;
         s.ask_again();
         return Outcome::ImpliedRetry;
@@ -384,7 +390,9 @@ fn advance(
         s.ack_timer.measured(time);
     }
     complete(s, sq, cq);
-    s.reload_retries();
+    if !cfg!(rocexdp_mutant = "retries_not_reloaded") {
+        s.reload_retries();
+    }
     // The timer runs while an answer is due, from the last one on.
     s.ack_deadline = if s.una < s.asked {
         s.ack_timer.timeout().map(|t| now + t)
@@ -397,6 +405,11 @@ fn advance(
 /// Completes the oldest requests that are answered, or were carried out here.
 pub(crate) fn complete(s: &mut SendState, sq: &SendQueue, cq: &mut Completions<'_>) {
     while let Some(wqe) = s.pop_complete() {
+        if cfg!(rocexdp_mutant = "completions_swapped")
+            && let Some(next) = s.pop_complete()
+        {
+            finish(&next, sq, cq, Status::Success);
+        }
         finish(&wqe, sq, cq, Status::Success);
     }
 }
@@ -441,7 +454,8 @@ fn not_ready(s: &mut SendState, code: u8, now: Timestamp) -> Outcome {
         }
         None => s.go_back(),
     }
-    s.rnr_until = Some(now + rnr_delay(code));
+    let wait = !cfg!(rocexdp_mutant = "rnr_timer_ignored");
+    s.rnr_until = Some(if wait { now + rnr_delay(code) } else { now });
     Outcome::Wait
 }
 
@@ -484,7 +498,12 @@ pub(crate) fn flush(s: &mut SendState, sq: &SendQueue, cq: &mut Completions<'_>)
         finish(&wqe, sq, cq, Status::WrFlushErr);
     }
     // At most as many as the ring holds: whoever posts meanwhile rings the doorbell.
-    for _ in 0..sq.capacity() {
+    let capacity = if cfg!(rocexdp_mutant = "posted_sends_not_flushed") {
+        0
+    } else {
+        sq.capacity()
+    };
+    for _ in 0..capacity {
         let Some(wr) = sq.take() else { break };
         let wqe = Wqe {
             wr,
@@ -513,7 +532,9 @@ fn finish(wqe: &Wqe, sq: &SendQueue, cq: &mut Completions<'_>, status: Status) {
     // Its place is free before the completion shows, so that who sees it may post.
     sq.completed(1);
     cq.done(status);
-    if wqe.wr.signaled || status != Status::Success {
+    let lost = cfg!(rocexdp_mutant = "completion_lost") && wqe.packets == 3;
+    let signaled = wqe.wr.signaled || cfg!(rocexdp_mutant = "unsignaled_completes");
+    if (signaled && !lost) || status != Status::Success {
         cq.push(
             wqe.wr.wr_id,
             opcode,

@@ -76,7 +76,7 @@ fn may_go(s: &SendState, wqe: &Wqe) -> bool {
     if wqe.done {
         return true;
     }
-    if wqe.wr.fence && s.waits_before(wqe.first) {
+    if wqe.wr.fence && s.waits_before(wqe.first) && !cfg!(rocexdp_mutant = "fence_ignored") {
         return false;
     }
     if wqe.stays() {
@@ -91,8 +91,8 @@ fn may_go(s: &SendState, wqe: &Wqe) -> bool {
         return true;
     }
     let due = s.responses_due();
-    s.responses_asked() < s.max_rd_atomic
-        && (due == 0 || due + u64::from(numbers(s, wqe, index)) <= s.window)
+    let depth = s.max_rd_atomic + usize::from(cfg!(rocexdp_mutant = "initiator_depth_exceeded"));
+    s.responses_asked() < depth && (due == 0 || due + u64::from(numbers(s, wqe, index)) <= s.window)
 }
 
 /// How many numbers the packet with number `index` of the request takes: those of the responses that a READ asks for.
@@ -151,6 +151,7 @@ pub(crate) fn next(
         || index + 1 == wqe.packets
         || fills_window
         || (s.next + 1).is_multiple_of(s.ack_interval);
+    let ack_req = ack_req && !cfg!(rocexdp_mutant = "last_packet_asks_nothing");
     let mut request = Request {
         ack_req,
         wqe: s.cursor,
@@ -318,7 +319,11 @@ fn packet(s: &SendState, wqe: &Wqe, index: u32, numbers: u32) -> Request {
         }
         SendOp::Read { va, rkey } => {
             let length = left.min(numbers.saturating_mul(mtu));
-            r.reth = reth(va.wrapping_add(u64::from(offset)), rkey, length);
+            let mut from = va.wrapping_add(u64::from(offset));
+            if cfg!(rocexdp_mutant = "read_retry_not_advanced") && s.restart == s.next {
+                from = va;
+            }
+            r.reth = reth(from, rkey, length);
             r.opcode = rc::READ_REQUEST;
             return r;
         }

@@ -230,7 +230,11 @@ impl SendState {
 
     /// PSN of a packet.
     pub(crate) fn psn(&self, packet: u64) -> Psn {
-        self.start.add((packet & 0xff_ffff) as u32)
+        let psn = self.start.add((packet & 0xff_ffff) as u32);
+        if cfg!(rocexdp_mutant = "psn_wrap") && psn.get() < self.start.get() {
+            return psn.add(1);
+        }
+        psn
     }
 
     /// The packet with this PSN that is nearest to the oldest one not acknowledged; `None` before packet 0.

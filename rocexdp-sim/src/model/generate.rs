@@ -45,12 +45,12 @@ pub fn program(seed: u64) -> Program {
     let mut ops = Vec::new();
     memory(&mut d, &mut ops);
     let span = d.of(&[100_000, 400_000, 2_000_000]);
-    let (posts, mistakes) = (d.from(20, 120), d.percent(20));
+    let (posts, mistakes) = (d.from(30, 220), d.percent(25));
     traffic(&mut d, &setup, &mut ops, span, posts, mistakes);
     if d.percent(30) {
         lifecycle(&mut d, &setup, &mut ops, span);
     }
-    if mistakes && d.percent(50) {
+    if mistakes && d.percent(75) {
         withdrawals(&mut d, &mut ops, span);
     }
     if d.percent(15) {
@@ -76,6 +76,11 @@ fn setup(d: &mut Dice) -> Setup {
         }
     };
     let (psn0, psn1) = (near_wrap(), near_wrap());
+    let selective = if d.percent(25) {
+        d.of(&[1, 1, 2, 4])
+    } else {
+        0
+    };
     Setup {
         pairs: d.of(&[1, 1, 1, 2, 3]),
         cqs: d.of(&[1, 2]),
@@ -89,7 +94,11 @@ fn setup(d: &mut Dice) -> Setup {
         sends: d.of(&[4, 16, 64]),
         recvs: d.of(&[4, 16, 64]),
         depth,
-        resources: if d.percent(4) { depth / 2 } else { depth },
+        resources: if selective == 0 && d.percent(4) {
+            depth / 2
+        } else {
+            depth
+        },
         access: if d.percent(4) {
             EVERYTHING & !d.of(&[2, 4, 8])
         } else {
@@ -103,6 +112,7 @@ fn setup(d: &mut Dice) -> Setup {
         psn0,
         psn1,
         ipv6: u64::from(d.percent(20)),
+        selective,
         ..Setup::default()
     }
 }
@@ -323,7 +333,7 @@ fn lifecycle(d: &mut Dice, s: &Setup, ops: &mut Vec<Op>, span: u64) {
 fn withdrawals(d: &mut Dice, ops: &mut Vec<Op>, span: u64) {
     for _ in 0..d.from(1, 3) {
         let (end, slot, at) = (d.below(2), d.below(SLOTS as u64), d.below(span));
-        if d.percent(70) {
+        if d.percent(50) {
             ops.push(op(
                 at,
                 Verb::Deregister,

@@ -29,10 +29,10 @@ pub use program::Program;
 pub use tally::Tally;
 pub use world::{Outcome, run};
 
-/// Opcodes that must meet every fault.
+/// Opcodes that must meet every fault: RC's, and the same of selective repeat.
 #[must_use]
 pub fn required_opcodes() -> Vec<u8> {
-    [
+    let rc = [
         rc::SEND_FIRST,
         rc::SEND_MIDDLE,
         rc::SEND_LAST,
@@ -45,10 +45,19 @@ pub fn required_opcodes() -> Vec<u8> {
         rc::WRITE_LAST_IMM,
         rc::WRITE_ONLY,
         rc::WRITE_ONLY_IMM,
+        rc::READ_REQUEST,
+        rc::READ_RESPONSE_FIRST,
+        rc::READ_RESPONSE_MIDDLE,
+        rc::READ_RESPONSE_LAST,
+        rc::READ_RESPONSE_ONLY,
         rc::ACKNOWLEDGE,
+        rc::ATOMIC_ACKNOWLEDGE,
+        rc::COMPARE_SWAP,
+        rc::FETCH_ADD,
+        rc::ATOMIC_WRITE,
     ]
-    .map(|op| op.0)
-    .to_vec()
+    .map(|op| op.0);
+    rc.into_iter().chain(rc.map(|op| op | 0xc0)).collect()
 }
 
 /// Statuses that must occur.

@@ -11,7 +11,7 @@ use rocexdp_proto::mem::{Access, Atomic, MemoryFault};
 use rocexdp_proto::verbs::Status;
 
 use super::program::{Setup, kind};
-use super::state::{Msg, State, Stream, place};
+use super::state::{Msg, State, Stream, place, position};
 
 /// Why an access was refused by the model: the endpoint sees a fault, and the run fails.
 const REFUSED: Result<(), MemoryFault> = Err(MemoryFault);
@@ -40,6 +40,7 @@ impl Stream {
         }
         self.cursor += 1;
         self.done = 0;
+        self.ahead.clear();
     }
 
     /// READs from the cursor on see everything that was there before: their logs start at `lengths`, by target memory.
@@ -53,6 +54,31 @@ impl Stream {
                 break;
             }
         }
+    }
+
+    /// Whether bytes `at..at + len` of a message of `total` may be written now: the next ones; with selective repeat also ones
+    /// behind a gap, but not the message's last. Each byte once.
+    fn may_place(&self, selective: bool, at: u32, len: u32, total: u32) -> bool {
+        if at == self.done {
+            let free = |(start, end): &(u32, u32)| at + len <= *start || *end <= at;
+            return at + len <= total && self.ahead.iter().all(free);
+        }
+        selective
+            && at > self.done
+            && at + len < total
+            && self
+                .ahead
+                .iter()
+                .all(|(start, end)| at + len <= *start || *end <= at)
+    }
+
+    /// Bytes `at..at + len` are there. True if that is the whole message.
+    fn placed(&mut self, at: u32, len: u32, total: u32) -> bool {
+        self.ahead.push((at, at + len));
+        while let Some(i) = self.ahead.iter().position(|(start, _)| *start == self.done) {
+            self.done = self.ahead.swap_remove(i).1;
+        }
+        self.done == total
     }
 
     /// Everything before message `index` must have been executed.
@@ -102,29 +128,33 @@ impl State {
         let Some(pair) = self.whose(end) else {
             return REFUSED;
         };
+        let selective = self.setup.selective > 0;
         let s = self.incoming(pair, end);
         let (cursor, done) = (s.next_traceful(), s.done);
         let message = s.msgs.get(cursor).filter(|m| m.kind <= kind::SEND_INV);
-        let expected = message
-            .and_then(|m| s.recvs.get(m.recv?))
-            .and_then(|r| place(&r.list, done));
-        let right = expected.is_some_and(|(at, room)| at == offset && bytes.len() <= room as usize)
-            && message.is_some_and(|m| {
-                m.bad.is_none()
-                    && bytes.len() as u64 <= u64::from(m.len - done)
-                    && m.payload_is(done, bytes)
-            });
+        let receive = message.and_then(|m| s.recvs.get(m.recv?));
+        let expected = receive.and_then(|r| position(&r.list, offset));
+        let len = bytes.len() as u32;
+        let right = expected.is_some_and(|(at, room)| {
+            len <= room
+                && message.is_some_and(|m| {
+                    m.bad.is_none()
+                        && s.may_place(selective, at, len, m.len)
+                        && m.payload_is(at, bytes)
+                })
+        });
+        let at = expected.map_or(0, |(at, _)| at);
         if !right {
             let what = message.map(|m| m.wr);
             self.wrong(|| {
                 format!(
-                    "end {end} pair {pair}: {} B are written at {offset} of the receive buffers; the next is byte {done} of request {what:?}, at {expected:?}, or other bytes",
+                    "end {end} pair {pair}: {} B are written at {offset} of the receive buffers, byte {at} of the message; the next is byte {done} of request {what:?}, or other bytes",
                     bytes.len()
                 )
             });
             return REFUSED;
         }
-        self.progress(pair, end, bytes.len());
+        self.progress(pair, end, at, len);
         Ok(())
     }
 
@@ -139,15 +169,24 @@ impl State {
         let Some(pair) = self.whose(end) else {
             return REFUSED;
         };
+        let selective = self.setup.selective > 0;
         let s = self.incoming(pair, end);
-        let (cursor, done) = (s.next_traceful(), s.done);
-        let message = s.msgs.get(cursor).cloned();
+        let done = s.done;
+        let message = s.msgs.get(s.next_traceful()).cloned();
+        let len = bytes.len() as u32;
+        // The message's byte that lies there.
+        let at = message.as_ref().and_then(|m| offset.checked_sub(m.at));
+        let at = at
+            .and_then(|n| u32::try_from(n).ok())
+            .unwrap_or(u32::MAX / 2);
+        let total = message.as_ref().map_or(0, |m| m.len);
+        let placeable = s.may_place(selective, at, len, total);
         let right = message.as_ref().is_some_and(|m| {
             matches!(m.kind, kind::WRITE | kind::WRITE_IMM)
                 && m.bad.is_none()
-                && bytes.len() as u64 <= u64::from(m.len - done)
-                && self.granted(end, m, u64::from(done), bytes.len() as u64) == Some((mem, offset))
-                && m.payload_is(done, bytes)
+                && placeable
+                && self.granted(end, m, u64::from(at), u64::from(len)) == Some((mem, offset))
+                && m.payload_is(at, bytes)
         });
         if !right {
             let what = message.map(|m| (m.wr, m.kind, m.at + u64::from(done)));
@@ -160,7 +199,7 @@ impl State {
             return REFUSED;
         }
         self.poke(end, mem, offset, bytes);
-        self.progress(pair, end, bytes.len());
+        self.progress(pair, end, at, len);
         Ok(())
     }
 
@@ -174,13 +213,13 @@ impl State {
         }
     }
 
-    /// The next bytes of what `end` receives are there.
-    fn progress(&mut self, pair: usize, end: usize, bytes: usize) {
-        self.tally.bytes += bytes as u64;
+    /// Bytes of the message at the cursor of what `end` receives are there.
+    fn progress(&mut self, pair: usize, end: usize, at: u32, len: u32) {
+        self.tally.bytes += u64::from(len);
         let s = self.incoming(pair, end);
         s.skip_to(s.next_traceful());
-        s.done += bytes as u32;
-        if s.msgs.get(s.cursor).is_some_and(|m| s.done == m.len) {
+        let total = s.msgs.get(s.cursor).map_or(0, |m| m.len);
+        if s.placed(at, len, total) {
             s.finish();
             self.let_read(pair, end);
         }

@@ -160,6 +160,19 @@ pub fn place(list: &[(u64, u32)], at: u32) -> Option<(u64, u32)> {
     None
 }
 
+/// Which byte of a list of ranges lies there, and how many bytes follow.
+#[must_use]
+pub fn position(list: &[(u64, u32)], offset: u64) -> Option<(u32, u32)> {
+    let mut before = 0;
+    for &(off, len) in list {
+        if let Some(inside) = offset.checked_sub(off).filter(|n| *n < u64::from(len)) {
+            return Some((before + inside as u32, len - inside as u32));
+        }
+        before += len;
+    }
+    None
+}
+
 /// A receive request.
 #[derive(Clone, Debug)]
 pub struct Receive {
@@ -178,8 +191,10 @@ pub struct Stream {
     pub msgs: Vec<Msg>,
     /// The message that the target executes next.
     pub cursor: usize,
-    /// Bytes of it that are there.
+    /// Bytes of it that are there, from the first on.
     pub done: u32,
+    /// Selective repeat: bytes that are there behind a gap, as start and end.
+    pub ahead: Vec<(u32, u32)>,
     /// The receiver's requests.
     pub recvs: Vec<Receive>,
     /// Messages that consume a receive request.

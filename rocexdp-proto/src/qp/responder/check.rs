@@ -3,7 +3,7 @@
 //! Must not: change anything but the receive request that a SEND takes when it begins.
 
 use rocexdp_common::headers::{Feth, FlushRange};
-use rocexdp_common::opcode::{Operation, Position};
+use rocexdp_common::opcode::{Operation, Position, rc};
 
 use super::{Context, Incoming, RecvState, Refusal};
 use crate::ids::RKey;
@@ -18,7 +18,13 @@ const WORD: u32 = 8;
 pub(super) fn check_psn(s: &RecvState, p: &Packet<'_>) -> Result<(), Refusal> {
     match p.bth.psn.diff(s.expected) {
         0 => Ok(()),
+        1 if cfg!(rocexdp_mutant = "gap_overlooked") => Ok(()),
         1.. => Err(Refusal::Gap),
+        -1 if cfg!(rocexdp_mutant = "duplicate_send_delivered")
+            && p.bth.opcode == rc::SEND_ONLY =>
+        {
+            Ok(())
+        }
         _ => Err(Refusal::Duplicate),
     }
 }
@@ -91,7 +97,8 @@ pub(super) fn check_resource(
     position: Position,
 ) -> Result<(), Refusal> {
     if takes_resource(operation) {
-        return if s.resources.has_room(s.path_mtu) {
+        let unbounded = cfg!(rocexdp_mutant = "resources_unbounded");
+        return if unbounded || s.resources.has_room(s.path_mtu) {
             Ok(())
         } else {
             Err(Refusal::INVALID)
@@ -133,7 +140,9 @@ pub(super) fn check_length(
     let fits = match operation {
         Operation::Send => {
             let room = s.current.as_ref().map_or(0, |wr| wr.local.len());
-            if m.bytes.checked_add(len).is_none_or(|n| n > room) {
+            if m.bytes.checked_add(len).is_none_or(|n| n > room)
+                && !cfg!(rocexdp_mutant = "receive_length_unchecked")
+            {
                 return Err(Refusal::TOO_LONG);
             }
             true

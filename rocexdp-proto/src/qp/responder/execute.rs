@@ -26,6 +26,11 @@ pub(super) fn execute(
 ) -> Result<(), Refusal> {
     let kept = match m.operation {
         Operation::Send | Operation::Write => {
+            if cfg!(rocexdp_mutant = "completed_before_placed") {
+                let wr = s.current.clone();
+                advance(s, cx, p, m, position)?;
+                return place(wr.as_ref(), cx, p, &m);
+            }
             place(s.current.as_ref(), cx, p, &m)?;
             return advance(s, cx, p, m, position);
         }
@@ -111,7 +116,9 @@ pub(super) fn advance(
     };
     if let Some(wr) = s.current.take() {
         let ok = Status::Success;
-        cx.finish(&wr, opcode, ok, bytes, p.imm, p.invalidate, p.bth.solicited);
+        let imm = p.imm.filter(|_| !cfg!(rocexdp_mutant = "immediate_lost"));
+        let solicited = p.bth.solicited && !cfg!(rocexdp_mutant = "solicited_lost");
+        cx.finish(&wr, opcode, ok, bytes, imm, p.invalidate, solicited);
     }
     Ok(())
 }
@@ -141,7 +148,7 @@ fn keep(s: &mut RecvState, cx: &mut Context<'_>, p: &Packet<'_>, m: Incoming, ke
 
 /// COMPARE_SWAP and FETCH_ADD, with what stood in the memory. The headers' numbers are in host order there (capture
 /// rc-atomic).
-fn atomic(cx: &Context<'_>, p: &Packet<'_>, m: &Incoming) -> Result<u64, Refusal> {
+pub(super) fn atomic(cx: &Context<'_>, p: &Packet<'_>, m: &Incoming) -> Result<u64, Refusal> {
     let AtomicEth {
         swap_or_add,
         compare,

@@ -309,6 +309,12 @@ fn refuse(
     match refusal {
         Refusal::Duplicate => {
             cx.stats.duplicate_request += 1;
+            if cfg!(rocexdp_mutant = "atomic_twice")
+                && let Ok(m) = check_length(s, p, operation, Position::Only)
+                && matches!(operation, Operation::CompareSwap | Operation::FetchAdd)
+            {
+                let _ = execute::atomic(cx, p, &m);
+            }
             duplicate_request(s, p, operation)
         }
         Refusal::Gap => {
@@ -344,7 +350,9 @@ fn duplicate_request(s: &mut RecvState, p: &Packet<'_>, operation: Operation) ->
     let number = s.number(p.bth.psn);
     let asked = match operation {
         Operation::Send | Operation::Write => {
-            s.acknowledge_again(number);
+            if !cfg!(rocexdp_mutant = "duplicate_not_acknowledged") {
+                s.acknowledge_again(number);
+            }
             return Served::Accepted;
         }
         Operation::ReadRequest => p.reth.filter(|_| p.payload.is_empty()).map(Again::Read),

@@ -42,6 +42,10 @@ fn receive(s: &mut RecvState, sr: &mut Receiver, cx: &mut Context<'_>, p: &Packe
     }
     let record = |sr: &mut Receiver, ask| sr.arrivals.record(sreth.path, sreth.serial, ask);
     let ahead = p.bth.psn.diff(s.expected);
+    // The sender has nothing so old: of a connection before this one, perhaps, whose serials mean nothing now.
+    if ahead < -(SPAN as i32) {
+        return Served::Refused(DropReason::BeyondWindow);
+    }
     if ahead < 0 {
         let served = refuse(s, cx, p, operation, Refusal::Duplicate);
         record(sr, true);
