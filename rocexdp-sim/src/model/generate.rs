@@ -76,7 +76,7 @@ fn setup(d: &mut Dice) -> Setup {
         }
     };
     let (psn0, psn1) = (near_wrap(), near_wrap());
-    let selective = if d.percent(25) {
+    let selective = if d.percent(45) {
         d.of(&[1, 1, 2, 4])
     } else {
         0
@@ -125,7 +125,7 @@ fn faults(d: &mut Dice, s: &mut Setup) {
         0..15 => {}
         15..70 => {
             for share in &mut all {
-                *share = d.below(1300);
+                *share = d.below(2000);
             }
         }
         70..90 => {
@@ -215,15 +215,19 @@ fn traffic(d: &mut Dice, s: &Setup, ops: &mut Vec<Op>, span: u64, posts: u64, mi
             kind::SEND,
             kind::SEND,
             kind::SEND_IMM,
+            kind::SEND_IMM,
             kind::WRITE,
             kind::WRITE,
             kind::WRITE,
             kind::WRITE_IMM,
+            kind::WRITE_IMM,
             kind::READ,
             kind::READ,
             kind::COMPARE_SWAP,
+            kind::COMPARE_SWAP,
             kind::FETCH_ADD,
             kind::FETCH_ADD,
+            kind::ATOMIC_WRITE,
             kind::ATOMIC_WRITE,
         ]);
         let len = length(d, mtu);
@@ -355,7 +359,12 @@ fn withdrawals(d: &mut Dice, ops: &mut Vec<Op>, span: u64) {
                 },
             ));
         } else {
-            let kind = d.below(3 + TARGETS as u64);
+            let kind = d.from(0, 2 + 2 * TARGETS as u64);
+            let kind = if kind < 3 + TARGETS as u64 {
+                kind
+            } else {
+                kind - TARGETS as u64
+            };
             for (at, verb) in [
                 (at, Verb::TakeAway),
                 (at + d.below(100_000), Verb::GiveBack),
