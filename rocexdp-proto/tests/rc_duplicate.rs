@@ -253,26 +253,25 @@ fn slow() -> Responder {
 }
 
 #[test]
-fn a_read_that_comes_again_while_it_is_being_answered_goes_on_if_that_suffices() {
+fn a_read_that_comes_again_while_it_is_being_answered_is_answered_as_it_is_asked_for_now() {
     use core::time::Duration;
-    let mut r = slow();
-    let read = r.read(0, 0, 1024);
-    r.pair.inject(1, read.frame(&r.config, 0));
-    assert!(!r.pair.run(Duration::from_nanos(4000)));
-    let so_far = common::replies(&r.pair.sent, 1).len();
-    assert!((1..4).contains(&so_far), "{so_far}");
-    // From the start: begins anew. The rest that has not been sent: nothing is sent twice.
-    let rest = r.read(3, 768, 256);
-    assert_eq!(
-        r.answers(&[rest]).len(),
-        4 - so_far,
-        "the answer that is on its way has it"
-    );
-    r.pair.inject(1, r.read(4, 0, 1024).frame(&r.config, 0));
-    assert!(!r.pair.run(Duration::from_nanos(4000)));
-    let again = r.answers(&[r.read(4, 0, 1024)]);
-    assert_eq!(again[0], (READ[0], 4), "from the start again");
-    assert_eq!(again.len(), 4);
+    // From the start: it begins anew. The rest: that, as a READ of its own.
+    for (at, answers) in [
+        (
+            0,
+            vec![(READ[0], 0), (READ[1], 1), (READ[1], 2), (READ[2], 3)],
+        ),
+        (1, vec![(READ[0], 1), (READ[1], 2), (READ[2], 3)]),
+        (3, vec![(READ[3], 3)]),
+    ] {
+        let mut r = slow();
+        r.pair.inject(1, r.read(0, 0, 1024).frame(&r.config, 0));
+        assert!(!r.pair.run(Duration::from_nanos(4000)));
+        let so_far = common::replies(&r.pair.sent, 1).len();
+        assert!((1..4).contains(&so_far), "{so_far}");
+        let again = r.read(at, u64::from(at) * 256, 1024 - at * 256);
+        assert_eq!(r.answers(&[again]), answers, "{at}");
+    }
 }
 
 #[test]

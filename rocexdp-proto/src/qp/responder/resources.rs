@@ -134,7 +134,8 @@ impl Resources {
             self.from = self.from.saturating_sub(1);
         }
         // Once in a QP's life, at its first READ or atomic: many have none.
-        self.ring.reserve(self.depth.saturating_sub(self.ring.len()));
+        self.ring
+            .reserve(self.depth.saturating_sub(self.ring.len()));
         self.ring.push_back(entry);
         self.skip(mtu);
     }
@@ -179,7 +180,8 @@ impl Resources {
         self.ring.get(i).map(|e| e.first)
     }
 
-    /// Packet `number` has come again: its request is answered again, as far as it is asked for. False if it is not kept, or
+    /// Packet `number` has come again: its request is answered again, as it is asked for now, in place of what was left of its
+    /// answer. False if it is not kept, or
     /// is not what was asked for first, or a part of that.
     pub(super) fn again(&mut self, number: u64, asked: Again, mtu: PathMtu) -> bool {
         let place = self
@@ -213,10 +215,8 @@ impl Resources {
             }
             _ => return false,
         };
-        // What is on its way already comes without asking again.
-        if entry.is_pending(mtu) && end == entry.end && entry.next <= at {
-            return true;
-        }
+        // The peer has all before what it asks for, and never asks for that again: what was on its way of it is skipped.
+        entry.high = entry.high.max(at);
         if end != entry.end {
             // The peer asks in other pieces now; it will ask for each of them.
             entry.high = entry.packets(mtu);
@@ -291,6 +291,23 @@ mod tests {
             Some(first)
         });
         assert_eq!(left.collect::<Vec<_>>(), [1, 2]);
+    }
+
+    #[test]
+    fn what_the_peer_says_that_it_has_is_not_sent_again() {
+        let mut r = Resources::new(1);
+        r.push(read(0, 1024), MTU);
+        r.sent(MTU);
+        // The request, twice: from the start again. Then the peer, which has the first packet, asks for the rest.
+        assert!(r.again(0, rest(0, 1024), MTU));
+        assert_eq!(r.pending().map(|e| (e.begin, e.next)), Some((0, 0)));
+        assert!(r.again(1, rest(1, 768), MTU));
+        assert_eq!(r.pending().map(|e| (e.begin, e.next)), Some((1, 1)));
+        assert!(!r.has_room(MTU), "the rest was never sent");
+        for _ in 1..4 {
+            r.sent(MTU);
+        }
+        assert!(r.has_room(MTU) && r.pending().is_none());
     }
 
     #[test]
