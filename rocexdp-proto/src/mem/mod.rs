@@ -17,7 +17,6 @@ mod window;
 pub use access::Access;
 pub use region::{MemoryRegion, Region, RegionError};
 pub use sg::{Segment, SgList};
-#[allow(unused_imports)] // For requester and responder.
 pub(crate) use table::{KeyError, Place, Reach, RegionTable, WindowBind};
 pub use window::{Window, WindowKind};
 
