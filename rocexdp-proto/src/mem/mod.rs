@@ -17,7 +17,7 @@ mod window;
 pub use access::Access;
 pub use region::{MemoryRegion, Region, RegionError};
 pub use sg::{Segment, SgList};
-pub(crate) use table::{KeyError, Place, Reach, RegionTable, WindowBind};
+pub(crate) use table::{Place, Reach, RegionTable, WindowBind};
 pub use window::{Window, WindowKind};
 
 use crate::ids::Pd;
