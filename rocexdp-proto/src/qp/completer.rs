@@ -116,27 +116,17 @@ fn acknowledged(
         Syndrome::Reserved(_) | Syndrome::NakInvalidRd => return Err(DropReason::ReservedSyndrome),
         // A NAK of something acknowledged since: an old one, overtaken.
         _ if packet < s.una => return Ok(Outcome::Nothing),
-        // It has overtaken a response, which is asked for first, and which counts as an implied NAK: what is sent again is not
-        // what the peer was not ready for. All the same nothing leaves before its timer.
+        // They have overtaken a response, which is asked for first.
         Syndrome::RnrNak(code) if packet > limit => {
-            let news = advance(s, sq, cq, limit, now);
-            if s.rnr_until.is_some() {
-                return Ok(progress(news));
-            }
-            let outcome = match retry(s) {
-                Outcome::Retry => Outcome::ImpliedRetry,
-                other => return Ok(other),
-            };
-            s.implied = true;
-            s.rnr_until = Some(now + rnr_delay(code));
-            return Ok(outcome);
+            return Ok(overtaken_not_ready(s, sq, cq, limit, code, now));
         }
+        Syndrome::NakSequence if packet > limit => return Ok(implied(s, sq, cq, limit, now)),
         Syndrome::RnrNak(code) => {
             advance(s, sq, cq, packet, now);
             return Ok(not_ready(s, code, now));
         }
         Syndrome::NakSequence => {
-            let news = advance(s, sq, cq, packet.min(limit), now);
+            let news = advance(s, sq, cq, packet, now);
             // While it waits, the peer has already said what to send next and when. When nothing was sent since the last
             // going back, this is the same news again, or what is going to be done anyway: it costs no retry.
             return Ok(if s.rnr_until.is_none() && s.next != s.una {
@@ -372,6 +362,36 @@ fn implied(
         }
         other => other,
     }
+}
+
+/// An RNR NAK has overtaken the response with number `expected`. It counts as an implied NAK, not as an RNR NAK: what is sent
+/// again first is not what the peer was not ready for. All the same nothing leaves before its timer, and one such NAK may
+/// have been on its way already when that was found out.
+fn overtaken_not_ready(
+    s: &mut SendState,
+    sq: &SendQueue,
+    cq: &mut Completions<'_>,
+    expected: u64,
+    code: u8,
+    now: Timestamp,
+) -> Outcome {
+    let news = advance(s, sq, cq, expected, now);
+    if s.rnr_until.is_some() {
+        return progress(news);
+    }
+    let outcome = if s.implied && !s.implied_waited {
+        s.implied_waited = true;
+        s.go_back();
+        Outcome::Wait
+    } else {
+        match retry(s) {
+            Outcome::Retry => Outcome::ImpliedRetry,
+            other => return other,
+        }
+    };
+    s.implied = true;
+    s.rnr_until = Some(now + rnr_delay(code));
+    outcome
 }
 
 /// Everything before `packet` is acknowledged: completes what ends there.

@@ -116,6 +116,8 @@ pub(crate) struct SendState {
     pub(crate) restart: u64,
     /// An implied NAK has led to sending again, and nothing was answered since: more of them are the same news.
     pub(crate) implied: bool,
+    /// An RNR NAK besides has had it wait since.
+    pub(crate) implied_waited: bool,
     /// When an answer is overdue.
     pub(crate) ack_deadline: Option<Timestamp>,
     pub(crate) ack_timer: AckTimer,
@@ -158,6 +160,7 @@ impl SendState {
             asked_numbers: 0,
             restart: 0,
             implied: false,
+            implied_waited: false,
             ack_deadline: None,
             ack_timer: AckTimer::new(limits.adaptive),
             timed: None,
@@ -217,7 +220,7 @@ impl SendState {
         ) = (0, 0, 0, 0, 0, 0);
         self.pending.clear();
         (self.asked_for, self.asked_numbers) = (0, 0);
-        (self.restart, self.implied) = (0, false);
+        (self.restart, self.implied, self.implied_waited) = (0, false, false);
         self.ack_deadline = None;
         self.timed = None;
         self.rnr_until = None;
@@ -329,7 +332,7 @@ impl SendState {
             sr.acknowledged(self.una, packet);
         }
         self.una = packet;
-        self.implied = false;
+        (self.implied, self.implied_waited) = (false, false);
         while let Some(p) = self.pending.pop_front_if(|p| p.end <= packet) {
             if self.asked_for > 0 {
                 self.asked_for -= 1;
