@@ -20,6 +20,16 @@ fn main() -> Result<(), Box<dyn Error>> {
     for dir in [&parser, &verdict, &capture] {
         fs::create_dir_all(dir)?;
     }
+    for target in ["hostile", "operations"] {
+        let dir = dir.join(target);
+        fs::create_dir_all(&dir)?;
+        // Their bytes are choices: any are as good.
+        let mut rng = rocexdp_proto::rng::Rng::new(1);
+        for n in 0..64 {
+            let bytes: Vec<u8> = (0..40 + 12 * n).map(|_| rng.next_u32() as u8).collect();
+            fs::write(dir.join(format!("random-{n}")), bytes)?;
+        }
+    }
     let mut frames: Vec<(String, Vec<u8>)> = support::encap::frames()
         .into_iter()
         .map(|(name, frame)| (name.replace([' ', ',', '(', ')'], "-"), frame))

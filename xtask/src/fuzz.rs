@@ -2,7 +2,7 @@
 //!
 //! `cargo fuzz` wants a nightly compiler for the address sanitizer, which has little to find in code without `unsafe`. What makes
 //! libFuzzer see its way, the coverage that LLVM's own pass adds, stable has too: the flags here are those of `cargo fuzz
-//! --sanitizer none`. The layout of `fuzz/` is `cargo fuzz`'s, so that it can be used as well where nightly is.
+//! --sanitizer none`. Inputs found before and kept, `fuzz/corpus`, are where it starts. The layout of `fuzz/` is `cargo fuzz`'s, so that it can be used as well where nightly is.
 
 use std::{
     fs,
@@ -15,7 +15,13 @@ use anyhow::{Context as _, Result, bail};
 use crate::{paths, sh};
 
 /// Targets, and the longest input each is given, in bytes.
-const TARGETS: &[(&str, u32)] = &[("parser", 600), ("verdict", 6000), ("capture", 20_000)];
+const TARGETS: &[(&str, u32)] = &[
+    ("parser", 600),
+    ("verdict", 6000),
+    ("capture", 20_000),
+    ("hostile", 2000),
+    ("operations", 1000),
+];
 
 /// As `cargo fuzz` sets them, without a sanitizer.
 const FLAGS: &[&str] = &[
@@ -120,6 +126,10 @@ fn fuzz(home: &Path, programs: &Path, target: &str, longest: u32, seconds: u32) 
         ])
         .arg(&corpus)
         .arg(home.join("seeds").join(target));
+    let kept = paths::fuzz().join("corpus").join(target);
+    if kept.is_dir() {
+        command.arg(kept);
+    }
     sh::run(&mut command).with_context(|| {
         format!(
             "fuzz target `{target}` failed: the input is in {}; `{} FILE` repeats it",

@@ -14,6 +14,7 @@
 mod commands;
 mod datagram;
 mod device;
+mod digest;
 mod input;
 mod memory;
 mod modify;

@@ -56,6 +56,7 @@ pub(crate) enum KeyError {
 }
 
 /// A region as this endpoint knows it.
+#[derive(Debug)]
 struct Known {
     region: Arc<Region>,
     /// The only QP over which it may be reached; `None`: any.
@@ -113,7 +114,7 @@ impl<'a> Reach<'a> {
 }
 
 /// The regions and windows of an endpoint.
-#[derive(Default)]
+#[derive(Default, Debug)]
 pub(crate) struct RegionTable {
     regions: HashMap<u32, Known, NumberHash>,
     /// By the upper 24 bits of their keys, which no region's key shares.
@@ -334,12 +335,22 @@ impl RegionTable {
     /// invalidated (rxe: `rxe_invalidate_mr`), and there are none such here. rxe lets any QP withdraw a window; it is the one
     /// that has bound it here, since a peer must not withdraw another's.
     pub(crate) fn invalidate(&mut self, pd: Pd, qpn: Qpn, rkey: RKey) -> Result<(), KeyError> {
+        self.may_invalidate(pd, qpn, rkey)?;
+        let index = rkey.0 >> 8;
+        if let Some(window) = self.windows.get(&index) {
+            window.state().binding = None;
+        }
+        self.bound.remove(&(qpn.get(), index));
+        Ok(())
+    }
+
+    /// Whether [`RegionTable::invalidate`] would do it.
+    pub(crate) fn may_invalidate(&self, pd: Pd, qpn: Qpn, rkey: RKey) -> Result<(), KeyError> {
         if self.regions.contains_key(&rkey.0) {
             return Err(KeyError::Kind);
         }
-        let index = rkey.0 >> 8;
-        let window = self.windows.get(&index).ok_or(KeyError::NoWindow)?;
-        let mut state = window.state();
+        let window = self.windows.get(&(rkey.0 >> 8)).ok_or(KeyError::NoWindow)?;
+        let state = window.state();
         if state.key != rkey || state.dead {
             return Err(KeyError::NoWindow);
         }
@@ -350,12 +361,7 @@ impl RegionTable {
             return Err(KeyError::Pd);
         }
         let ours = state.binding.as_ref().is_some_and(|b| b.qpn == Some(qpn));
-        if !ours {
-            return Err(KeyError::Bound);
-        }
-        state.binding = None;
-        self.bound.remove(&(qpn.get(), index));
-        Ok(())
+        if ours { Ok(()) } else { Err(KeyError::Bound) }
     }
 
     /// The QP is gone: so are the windows bound over it, since its number may be another's soon.

@@ -1,9 +1,12 @@
 //! What the transport's tests share: payloads that show where they came from, and work requests.
 #![allow(dead_code)] // Each test binary uses its own part.
 
+pub mod choices;
 pub mod lone;
 pub mod pcap;
+pub mod program;
 pub mod responder;
+pub mod victim;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -48,7 +48,12 @@ pub const CRATES: &[Crate] = &[
     Crate {
         name: "rocexdp-fuzz",
         dir: "fuzz",
-        uses: &["rocexdp-common", "rocexdp-observe"],
+        uses: &[
+            "rocexdp-common",
+            "rocexdp-observe",
+            "rocexdp-proto",
+            "rocexdp-sim",
+        ],
         external: Some(&["libfuzzer-sys"]),
         modules: None,
         apart: &[],

@@ -193,6 +193,12 @@ pub(super) fn check_rkey(
     p: &Packet<'_>,
     m: &Incoming,
 ) -> Result<(), Refusal> {
+    // Before the bytes are placed, unlike rxe_resp.c `execute`: what fails its checks changes no memory.
+    if let Some(rkey) = p.invalidate
+        && cx.regions.may_invalidate(cx.pd, cx.qpn, rkey).is_err()
+    {
+        return Err(Refusal::INVALIDATE);
+    }
     let keyless = matches!(m.operation, Operation::Write | Operation::ReadRequest);
     if m.operation == Operation::Send || (keyless && m.total == 0) {
         return Ok(());

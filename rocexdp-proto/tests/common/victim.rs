@@ -1,0 +1,635 @@
+//! An endpoint in the middle of transfers, and what anyone may send it: packets with a right ICRC and the peer's addresses, of
+//! every opcode, with headers that are right, nearly right or arbitrary; and damaged ones.
+//!
+//! After each packet it is checked that memory nobody granted is as it was, that a packet which failed its checks changed
+//! nothing (`Endpoint::state_digest`, memory, completions), and that little is sent on account of it. Shared by tests and
+//! fuzzing; must not: draw anything itself.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rocexdp_common::headers::{Aeth, AtomicEth, Feth, FlushRange, Reth, Syndrome};
+use rocexdp_common::opcode::{Opcode, Operation, Position, ext, rc};
+use rocexdp_proto::ids::{PathMtu, Psn, RKey, WrId};
+use rocexdp_proto::mem::{Access, MemoryRegion};
+use rocexdp_proto::time::Timestamp;
+use rocexdp_proto::verbs::{RecvWr, Segment, SendOp, SendWr, Status};
+use rocexdp_proto::wire::{RxMeta, TransmitKind};
+use rocexdp_proto::{DropReason, QpState, QpTransition};
+use rocexdp_sim::pair::{Bytes, Pair, PairConfig, QPNS};
+
+use super::Craft;
+use super::choices::Choices;
+
+/// Bytes of each piece of memory, and of what is granted, or used, in its middle.
+const WHOLE: usize = 6144;
+const MIDDLE: std::ops::Range<usize> = 2048..4096;
+/// Answers that one packet may cause, READ responses aside: an ACK or NAK, and one that was owed.
+const ANSWERS: usize = 2;
+/// READ responses and atomic acknowledges: what is granted, in packets, from each of the responder resources.
+const RESPONSES: usize = 8 * 8 + 8;
+/// Requests sent again: the window.
+const AGAIN: usize = 128;
+/// Bytes of the last packet of a message in good order.
+const TAIL: u32 = 200;
+/// What the victim's peer writes.
+const FOREIGN: u8 = 0xcc;
+
+/// The victim: end 1 of a pair whose end 0 answers its requests, while the caller plays end 0's requester, and everyone else.
+pub struct Victim {
+    pair: Pair,
+    config: PairConfig,
+    now: Timestamp,
+    /// Memory that the peer may write, read, or do atomics to; only its middle is granted, as the whole of a region.
+    granted: [Granted; 3],
+    /// Memory of receive requests; of READs and atomics of ours: only the middle is used.
+    inbox: Arc<Bytes>,
+    fetched: Arc<Bytes>,
+    /// Memory that is sent.
+    source: Arc<Bytes>,
+    /// Where the victim's requests go, and what end 0 has answered to them and has not arrived.
+    target: MemoryRegion,
+    answers: VecDeque<Vec<u8>>,
+    /// The message of the peer that is in progress, and the opcode of its last packet.
+    message: Option<Operation>,
+    asked: Opcode,
+    sends: u64,
+    receives: u64,
+    /// What happened, by name.
+    pub seen: BTreeMap<&'static str, u64>,
+}
+
+struct Granted {
+    memory: Arc<Bytes>,
+    region: MemoryRegion,
+}
+
+/// What is arbitrary about a packet.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Odd {
+    Nothing,
+    Opcode,
+    Psn,
+    Payload,
+    /// Address, key, or syndrome.
+    Place,
+    Length,
+    Flags,
+}
+
+/// What must not change by a packet that is refused.
+#[derive(PartialEq, Eq)]
+struct Snapshot {
+    digest: u64,
+    memory: Vec<Vec<u8>>,
+    completions: usize,
+}
+
+/// The reasons for which a packet is refused with an answer, so that state has to change.
+fn is_answered(reason: DropReason) -> bool {
+    matches!(
+        reason,
+        DropReason::OutOfSequence
+            | DropReason::ReceiverNotReady
+            | DropReason::InvalidRequest
+            | DropReason::RemoteAccess
+            | DropReason::RemoteOperational
+    )
+}
+
+impl Victim {
+    /// A victim with requests of its own on their way, and receive requests, as `c` says.
+    pub fn new(c: &mut impl Choices) -> Self {
+        let config = PairConfig {
+            path_mtu: c.of(&[PathMtu::Mtu256, PathMtu::Mtu1024]),
+            depth: 16,
+            retry_cnt: c.of(&[7, 0, 1]),
+            rnr_retry: c.of(&[2, 0, 7]),
+            psn: [
+                c.of(&[Psn::new(0xff_fffe), Psn::new(5)]),
+                c.of(&[Psn::new(0x12_3456), Psn::new(0xff_fffc)]),
+            ],
+            access: c.of(&[
+                everything(),
+                everything(),
+                everything(),
+                everything(),
+                everything(),
+                Access::NONE,
+                Access::LOCAL_WRITE | Access::REMOTE_WRITE,
+                Access::REMOTE_READ,
+            ]),
+            max_dest_rd_atomic: c.of(&[8, 8, 4, 1, 8, 0]),
+            ..PairConfig::default()
+        };
+        let mut pair = Pair::new(&config);
+        let read_only = Access::REMOTE_READ;
+        let write_only = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
+        let granted = [everything(), write_only, read_only].map(|access| {
+            // A region is the whole of a memory, so the ungranted bytes around it are in front of and behind its addresses only.
+            let memory = Bytes::filled(MIDDLE.len(), 0x30);
+            let region = pair.ends[1]
+                .endpoint
+                .register_memory(memory.clone(), 0x10_0000, access);
+            Granted { memory, region }
+        });
+        let peers = Bytes::filled(MIDDLE.len(), 0x44);
+        let target = pair.ends[0]
+            .endpoint
+            .register_memory(peers.clone(), 0x9_0000, everything());
+        let room = Segment::new(peers, 0, MIDDLE.len() as u32);
+        for n in 0..c.below(4) {
+            pair.post_recv(0, RecvWr::new(WrId(n), room.clone()))
+                .expect("room in a new queue");
+        }
+        let mut victim = Self {
+            pair,
+            config,
+            now: Timestamp::ZERO,
+            granted,
+            inbox: Bytes::filled(WHOLE, 0x11),
+            fetched: Bytes::filled(WHOLE, 0x22),
+            source: Bytes::filled(WHOLE, 0x33),
+            target,
+            answers: VecDeque::new(),
+            message: None,
+            asked: rc::ACKNOWLEDGE,
+            sends: 0,
+            receives: 0,
+            seen: BTreeMap::new(),
+        };
+        for _ in 0..c.below(12) {
+            victim.receive(c);
+        }
+        for _ in 0..c.below(6) {
+            victim.send(c);
+        }
+        victim.transmit();
+        victim
+    }
+
+    fn receive(&mut self, c: &mut impl Choices) {
+        let len = c.of(&[MIDDLE.len() as u32, 1500, 1500, 1500, 1500, 1300, 1400, 0]);
+        let local = Segment::new(self.inbox.clone(), MIDDLE.start as u64, len);
+        let wr = RecvWr::new(WrId(1000 + self.receives), local);
+        if self.pair.ends[1].qp.rq.post(wr).is_ok() {
+            self.receives += 1;
+        }
+        self.pair.ends[1].endpoint.work_posted(self.now, QPNS[1]);
+    }
+
+    fn send(&mut self, c: &mut impl Choices) {
+        let (va, mut rkey) = (self.target.va, self.target.rkey);
+        if c.once_in(16) {
+            rkey = RKey(0x77);
+        }
+        let what = Feth {
+            global_visibility: true,
+            persistence: false,
+            placement_reserved: 0,
+            selectivity: FlushRange::Range,
+        };
+        let len = c.of(&[300, 8, 1025, 2048, 0, 1024]);
+        let at = MIDDLE.start as u64;
+        let sent = Segment::new(self.source.clone(), at, len);
+        let fetched = Segment::new(self.fetched.clone(), at, len);
+        let eight = Segment::new(self.fetched.clone(), at, 8);
+        let word = Segment::new(self.source.clone(), at, 8);
+        let (op, local) = match c.below(8) {
+            0 => (SendOp::Read { va, rkey }, fetched),
+            1 => (SendOp::FetchAdd { va, rkey, add: 1 }, eight),
+            2 => {
+                let (compare, swap) = (1, 2);
+                let op = SendOp::CompareSwap {
+                    va,
+                    rkey,
+                    compare,
+                    swap,
+                };
+                (op, eight)
+            }
+            3 => (SendOp::Send, sent),
+            4 => (SendOp::Write { va, rkey }, sent),
+            5 => (SendOp::WriteImm { va, rkey, imm: 1 }, sent),
+            6 => (SendOp::AtomicWrite { va, rkey }, word),
+            _ => {
+                let op = SendOp::Flush {
+                    va,
+                    rkey,
+                    len,
+                    what,
+                };
+                (op, Segment::empty())
+            }
+        };
+        let mut wr = SendWr::new(WrId(self.sends), op, local);
+        wr.fence = c.once_in(8);
+        if self.pair.ends[1].qp.sq.post(wr).is_ok() {
+            self.sends += 1;
+        }
+        self.pair.ends[1].endpoint.work_posted(self.now, QPNS[1]);
+    }
+
+    fn snapshot(&mut self) -> Snapshot {
+        let memory = self.granted.iter().map(|g| g.memory.copy());
+        let own = [&self.inbox, &self.fetched, &self.source].map(|m| m.copy());
+        Snapshot {
+            memory: memory.chain(own).collect(),
+            digest: self.pair.ends[1].endpoint.state_digest(),
+            completions: self.pair.ends[1].cq.len(),
+        }
+    }
+
+    /// One step: mostly a packet, sometimes time that passes or a request posted. False: the connection has failed, and there
+    /// is little to see any more.
+    pub fn step(&mut self, c: &mut impl Choices) -> bool {
+        match c.below(16) {
+            0 => {
+                let span = c.of(&[Duration::from_micros(10), Duration::from_millis(2)]);
+                self.now = self.now + span;
+                self.pair.ends[1].endpoint.handle_timeout(self.now);
+                self.transmit();
+            }
+            1 => {
+                self.receive(c);
+                self.send(c);
+                self.transmit();
+            }
+            2 => {
+                let mut frame = self.packet(c).frame(&self.config, 0);
+                damage(&mut frame, c);
+                self.take(&frame);
+            }
+            3..=6 => self.answer(c),
+            _ => {
+                let frame = self.packet(c).frame(&self.config, 0);
+                self.take(&frame);
+            }
+        }
+        self.state() != QpState::Err || c.once_in(2)
+    }
+
+    /// An answer of end 0 arrives: mostly in order and once.
+    fn answer(&mut self, c: &mut impl Choices) {
+        let frame = match c.below(12) {
+            0 => self.answers.front().cloned(),
+            1 => self.answers.pop_back(),
+            2 => {
+                self.answers.pop_front();
+                self.answers.pop_front()
+            }
+            3 => self.answers.pop_front().map(|mut frame| {
+                damage(&mut frame, c);
+                frame
+            }),
+            _ => self.answers.pop_front(),
+        };
+        if let Some(frame) = frame {
+            self.take(&frame);
+        }
+    }
+
+    /// A packet from the peer: what a peer in good order could send now, or that with something arbitrary about it.
+    fn packet(&mut self, c: &mut impl Choices) -> Craft {
+        let info = self.pair.ends[1].endpoint.qp_info(QPNS[1]);
+        let (expected, unacked) = info.map_or((Psn::new(0), Psn::new(0)), |i| {
+            (i.expected_psn, i.unacked_psn)
+        });
+        let odd = match c.below(24) {
+            0 => Odd::Opcode,
+            1 => Odd::Psn,
+            2 => Odd::Payload,
+            3 => Odd::Place,
+            4 => Odd::Length,
+            5 => Odd::Flags,
+            _ => Odd::Nothing,
+        };
+        let opcode = self.opcode(c, odd);
+        let base = if opcode.is_response() {
+            unacked
+        } else {
+            expected
+        };
+        let psn = match (odd, c.below(4)) {
+            (Odd::Psn, 0) => Psn::new(c.below(1 << 24) as u32),
+            (Odd::Psn, 1) => base.sub(1 + c.below(4) as u32),
+            (Odd::Psn, 2) => base.sub(1),
+            (Odd::Psn, _) => base.add(1 + c.below(8) as u32),
+            _ => base,
+        };
+        let mtu = self.config.path_mtu.bytes();
+        let decoded = opcode.decode();
+        let mut len = match decoded {
+            Some((Operation::Send | Operation::Write, Position::First | Position::Middle)) => mtu,
+            Some((Operation::Send | Operation::Write, _)) => TAIL,
+            Some((Operation::ReadResponse, Position::First | Position::Middle)) => mtu,
+            Some((Operation::ReadResponse, _)) => c.of(&[300 % mtu, 1025 % mtu, mtu, 0]),
+            Some((Operation::AtomicWrite, _)) => 8,
+            _ => 0,
+        };
+        let total = match decoded {
+            Some((Operation::Write, Position::First)) => mtu + TAIL,
+            Some((Operation::ReadRequest | Operation::Flush, _)) => c.of(&[300, 1024, 0, 8]),
+            _ => len,
+        };
+        if odd == Odd::Payload {
+            len = c.of(&[mtu, 0, 8, mtu - 1, mtu + 1, 1, 4, 300, 4096]);
+        }
+        let mut craft = Craft::new(0, opcode, psn);
+        craft.bth.ack_req = c.once_in(2);
+        craft.bth.solicited = c.once_in(2);
+        let set = opcode.extensions().unwrap_or(ext::RETH);
+        craft.extensions = self.extensions(c, set, odd, total);
+        craft = craft.payload(&vec![FOREIGN; len as usize]);
+        if odd == Odd::Flags {
+            craft.bth.pad = c.below(4) as u8;
+            craft.bth.pkey = c.of(&[0xffff, 0x7fff, 0]);
+        }
+        craft
+    }
+
+    /// Its opcode: one that goes on with the message in progress, mostly.
+    fn opcode(&mut self, c: &mut impl Choices, odd: Odd) -> Opcode {
+        const ANSWERS: [Opcode; 6] = [
+            rc::ACKNOWLEDGE,
+            rc::READ_RESPONSE_FIRST,
+            rc::READ_RESPONSE_MIDDLE,
+            rc::READ_RESPONSE_LAST,
+            rc::READ_RESPONSE_ONLY,
+            rc::ATOMIC_ACKNOWLEDGE,
+        ];
+        const BEGIN: [Opcode; 12] = [
+            rc::SEND_FIRST,
+            rc::SEND_ONLY,
+            rc::SEND_ONLY_IMM,
+            rc::WRITE_FIRST,
+            rc::WRITE_ONLY,
+            rc::WRITE_ONLY_IMM,
+            rc::READ_REQUEST,
+            rc::READ_REQUEST,
+            rc::FETCH_ADD,
+            rc::COMPARE_SWAP,
+            rc::ATOMIC_WRITE,
+            rc::FLUSH,
+        ];
+        let opcode = match (odd, c.below(4)) {
+            (Odd::Opcode, 0) => Opcode(c.below(256) as u8),
+            (Odd::Opcode, 1) => Opcode(0xc0 | c.below(0x20) as u8),
+            (Odd::Opcode, _) => Opcode(c.below(0x1e) as u8),
+            (_, 0) if c.once_in(2) => c.of(&ANSWERS),
+            _ => match self.message {
+                None => c.of(&BEGIN),
+                Some(Operation::Send) => c.of(&[rc::SEND_LAST, rc::SEND_LAST_IMM]),
+                Some(_) => c.of(&[rc::WRITE_LAST, rc::WRITE_LAST_IMM]),
+            },
+        };
+        self.asked = opcode;
+        opcode
+    }
+
+    /// The extension headers of this set, in their order on the wire.
+    fn extensions(&self, c: &mut impl Choices, set: u16, odd: Odd, total: u32) -> Vec<u8> {
+        let (mut grant, mut length) = (0, total);
+        if odd == Odd::Place {
+            grant = c.of(&[0, 1, 2]);
+        }
+        let region = &self.granted[grant].region;
+        let (mut rkey, mut va) = (region.rkey.0, region.va);
+        match (odd, c.below(8)) {
+            (Odd::Place, 0) => rkey = c.below(1 << 32) as u32,
+            (Odd::Place, 1) => va = c.word(),
+            (Odd::Place, 2) => va -= 4,
+            (Odd::Place, 3) => va += region.len - 8,
+            (Odd::Place, 4) => va += 4,
+            _ => {}
+        }
+        if odd == Odd::Length {
+            let len = region.len as u32;
+            length = c.of(&[len, 256, 1024, 0, len + 1, 0x8000_0000, u32::MAX, 1]);
+        }
+        let mut out = Vec::new();
+        let mut push = |bit: u16, bytes: &[u8]| {
+            if set & bit != 0 {
+                out.extend_from_slice(bytes);
+            }
+        };
+        let any: Vec<u8> = (0..40).map(|_| c.below(256) as u8).collect();
+        push(ext::SRETH, &any[..8]);
+        push(ext::RDETH, &any[..4]);
+        push(ext::DETH, &any[..8]);
+        push(ext::XRCETH, &any[..4]);
+        let mut bytes = [0; Feth::LEN];
+        Feth {
+            global_visibility: odd != Odd::Place || any[0] & 1 != 0,
+            persistence: odd == Odd::Place && any[0] & 2 != 0,
+            placement_reserved: 0,
+            selectivity: match odd {
+                Odd::Place => c.of(&[FlushRange::Range, FlushRange::Reserved(2)]),
+                _ => c.of(&[FlushRange::Range, FlushRange::Region]),
+            },
+        }
+        .emit(&mut bytes);
+        push(ext::FETH, &bytes);
+        let mut bytes = [0; 16];
+        Reth { va, rkey, length }.emit(&mut bytes);
+        push(ext::RETH, &bytes);
+        let mut bytes = [0; AtomicEth::LEN];
+        AtomicEth {
+            va,
+            rkey,
+            swap_or_add: 0xcccc_cccc_cccc_cccc,
+            compare: 0x3030_3030_3030_3030,
+        }
+        .emit(&mut bytes);
+        push(ext::ATOMIC, &bytes);
+        let syndrome = match c.below(if odd == Odd::Place { 3 } else { 24 }) {
+            0 => Syndrome::NakSequence,
+            1 => Syndrome::RnrNak(c.below(32) as u8),
+            2 => c.of(&[
+                Syndrome::NakInvalidRequest,
+                Syndrome::NakRemoteAccess,
+                Syndrome::NakRemoteOperational,
+                Syndrome::NakInvalidRd,
+                Syndrome::Reserved(0x47),
+            ]),
+            _ => Syndrome::Ack(0x1f),
+        };
+        let mut bytes = [0; Aeth::LEN];
+        let msn = c.below(16) as u32;
+        Aeth { syndrome, msn }.emit(&mut bytes);
+        push(ext::AETH, &bytes);
+        push(ext::SACK, &any);
+        push(ext::ATOMIC_ACK, &any[..8]);
+        push(ext::IMM, &any[..4]);
+        push(ext::IETH, &rkey.to_be_bytes());
+        out
+    }
+
+    /// The victim receives a frame.
+    fn take(&mut self, frame: &[u8]) {
+        let (before, expected) = (self.snapshot(), self.expected());
+        let endpoint = &mut self.pair.ends[1].endpoint;
+        let cut = frame.len() / 2;
+        let pieces = [&frame[..cut], &frame[cut..]];
+        let result = endpoint.handle_frame(self.now, &RxMeta::default(), &pieces);
+        let after = self.snapshot();
+        let name = match result {
+            Ok(()) => {
+                if self.expected() != expected {
+                    self.message = match self.asked.decode() {
+                        Some((op, Position::First | Position::Middle)) => Some(op),
+                        _ => None,
+                    };
+                }
+                "accepted"
+            }
+            Err(reason) => {
+                // A receive request may have ended in an error with the connection; memory is as it was.
+                assert!(before.memory == after.memory, "{reason}: memory changed");
+                if !is_answered(reason) {
+                    assert!(before == after, "{reason}: state changed");
+                }
+                reason.name()
+            }
+        };
+        *self.seen.entry(name).or_default() += 1;
+        self.check_memory();
+        self.transmit();
+    }
+
+    /// Everything outside what was granted or posted is as it was.
+    fn check_memory(&self) {
+        let outside = |bytes: &[u8], fill: u8| {
+            let (front, back) = (&bytes[..MIDDLE.start], &bytes[MIDDLE.end..]);
+            front.iter().chain(back).all(|b| *b == fill)
+        };
+        assert!(outside(&self.inbox.copy(), 0x11), "outside the receives");
+        assert!(outside(&self.fetched.copy(), 0x22), "outside the READs");
+        assert!(
+            self.source.copy().iter().all(|b| *b == 0x33),
+            "what is sent"
+        );
+        let read_only = self.granted[2].memory.copy();
+        assert!(read_only.iter().all(|b| *b == 0x30), "not to be written");
+    }
+
+    /// Lets the victim send what it has to, and counts that.
+    fn transmit(&mut self) {
+        let (mut answers, mut responses, mut requests) = (0, 0, 0);
+        let (mut frame, mut to_peer) = (vec![0; 4400], Vec::new());
+        let endpoint = &mut self.pair.ends[1].endpoint;
+        while let Some(packet) = endpoint.poll_transmit(self.now) {
+            match packet.kind() {
+                TransmitKind::Cnp | TransmitKind::Acknowledge => answers += 1,
+                TransmitKind::Response => responses += 1,
+                TransmitKind::Request | TransmitKind::Retransmission => requests += 1,
+            }
+            let len = packet.len();
+            packet
+                .write(&mut [&mut frame[..len]])
+                .expect("the victim's memory stays");
+            to_peer.push(frame[..len].to_vec());
+            assert!(
+                answers <= ANSWERS && responses <= RESPONSES && requests <= AGAIN,
+                "{answers} answers, {responses} responses, {requests} requests"
+            );
+        }
+        assert!(
+            self.pair.ends[1]
+                .endpoint
+                .poll_event()
+                .is_none_or(|_| self.state() == QpState::Err),
+            "an event without an error"
+        );
+        let peer = &mut self.pair.ends[0].endpoint;
+        for frame in to_peer {
+            // What it thinks of answers to requests that it never made does not matter.
+            let _ = peer.handle_frame(self.now, &RxMeta::default(), &[&frame]);
+        }
+        while let Some(packet) = peer.poll_transmit(self.now) {
+            let len = packet.len();
+            packet
+                .write(&mut [&mut frame[..len]])
+                .expect("memory stays");
+            self.answers.push_back(frame[..len].to_vec());
+        }
+    }
+
+    fn expected(&self) -> Option<Psn> {
+        let info = self.pair.ends[1].endpoint.qp_info(QPNS[1]);
+        info.map(|i| i.expected_psn)
+    }
+
+    fn state(&self) -> QpState {
+        let info = self.pair.ends[1].endpoint.qp_info(QPNS[1]);
+        info.map_or(QpState::Reset, |i| i.state)
+    }
+
+    /// The end: with time, and at the latest in ERR, everything posted has completed exactly once, in order.
+    pub fn finish(mut self) -> BTreeMap<&'static str, u64> {
+        let alive = self.state() == QpState::Rts;
+        *self
+            .seen
+            .entry(if alive { "alive" } else { "failed" })
+            .or_default() += 1;
+        for _ in 0..2000 {
+            self.transmit();
+            let Some(at) = self.pair.ends[1].endpoint.poll_timeout() else {
+                break;
+            };
+            self.now = self.now.max(at);
+            self.pair.ends[1].endpoint.handle_timeout(self.now);
+        }
+        let state = self.state();
+        assert!(matches!(state, QpState::Rts | QpState::Err), "{state}");
+        self.pair.ends[1]
+            .endpoint
+            .modify_qp(self.now, QPNS[1], QpTransition::Err)
+            .expect("to ERR from any state");
+        let (mut sends, mut receives) = (0, 0);
+        for done in self.pair.completions(1) {
+            let next = if done.wr_id.0 >= 1000 {
+                receives += 1;
+                999 + receives
+            } else {
+                sends += 1;
+                sends - 1
+            };
+            assert_eq!(done.wr_id.0, next, "each once, in order");
+            let status = if done.status == Status::Success {
+                "completed"
+            } else {
+                "completed with an error"
+            };
+            *self.seen.entry(status).or_default() += 1;
+        }
+        assert_eq!(
+            (sends, receives),
+            (self.sends, self.receives),
+            "all of them"
+        );
+        self.check_memory();
+        self.seen
+    }
+}
+
+/// All that a region, or a QP, may allow.
+fn everything() -> Access {
+    Access::LOCAL_WRITE
+        | Access::REMOTE_WRITE
+        | Access::REMOTE_READ
+        | Access::REMOTE_ATOMIC
+        | Access::FLUSH_GLOBAL
+}
+
+/// Changes or cuts off bytes, at will.
+fn damage(frame: &mut Vec<u8>, c: &mut impl Choices) {
+    for _ in 0..1 + c.below(3) {
+        let at = c.below(frame.len().min(256) as u64) as usize;
+        frame[at] = c.below(256) as u8;
+    }
+    if c.once_in(4) {
+        frame.truncate(c.below(frame.len().min(256) as u64) as usize);
+    }
+}
