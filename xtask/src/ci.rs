@@ -7,7 +7,7 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 
-use crate::{bpf, fuzz, layers, paths, setup, sh, test};
+use crate::{bpf, conformance, fuzz, layers, paths, setup, sh, test};
 
 /// Runs all checks up to the first that fails.
 ///
@@ -16,6 +16,7 @@ use crate::{bpf, fuzz, layers, paths, setup, sh, test};
 pub fn run(skip_test: bool) -> Result<ExitCode> {
     step("fmt", fmt)?;
     step("layers", layers::run)?;
+    step("conformance", conformance::run)?;
     step("clippy of the eBPF programs", bpf_clippy)?;
     step("eBPF objects", bpf::build)?;
     step("clippy", || {

@@ -7,6 +7,7 @@ mod bench;
 mod bpf;
 mod ci;
 mod example;
+mod conformance;
 mod fuzz;
 mod layers;
 mod model;
@@ -110,7 +111,9 @@ enum Task {
     },
     /// File sizes, module heads, where `unsafe` may stand, and the direction of dependencies
     Layers,
-    /// What CI checks: fmt, clippy, doc, layers, tests
+    /// Whether the tables of rules and scenarios in docs lead to functions and tests that exist
+    Conformance,
+    /// What CI checks: fmt, clippy, doc, layers, conformance, tests
     Ci {
         /// All but the tests
         #[arg(long)]
@@ -155,6 +158,7 @@ fn dispatch(task: Task) -> Result<ExitCode> {
             replay: replay.as_deref(),
         })?,
         Task::Layers => layers::run()?,
+        Task::Conformance => conformance::run()?,
         Task::Ci { skip_test } => return ci::run(skip_test),
     }
     Ok(ExitCode::SUCCESS)

@@ -1,6 +1,6 @@
 //! `cargo xtask test`: every test of the workspace, in two runs.
 //!
-//! First the tests that need nothing, as the user. Then, as root and one at a time, those marked
+//! First whether the tables of rules lead to tests at all. Then the tests that need nothing, as the user, and, as root and one at a time, those marked
 //! `#[ignore = "needs root: run by cargo xtask test"]`: they make namespaces, load programs and measure. They find the optimised
 //! binary in `ROCEXDP_BIN`. A test that can't run on this machine prints a line `SKIP: <reason>` and returns; these are counted, and
 //! on a CI machine (`CI=true`) one is a failure.
@@ -13,7 +13,7 @@ use std::{
 
 use anyhow::{Context as _, Result};
 
-use crate::{product, sh};
+use crate::{conformance, product, sh};
 
 #[derive(Clone, Copy, Default)]
 struct Counts {
@@ -27,6 +27,7 @@ struct Counts {
 /// # Errors
 /// Something can't be built or started.
 pub fn run(name: Option<&str>) -> Result<ExitCode> {
+    conformance::run()?;
     let binary = product::build(true)?;
     // Tests run them as users do, beside the binary.
     product::build_examples()?;

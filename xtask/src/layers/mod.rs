@@ -16,7 +16,8 @@ use std::{
 use anyhow::{Context as _, Result, bail};
 
 use crate::paths;
-use source::{Token, crate_names, tokens, without_test_modules};
+pub use source::{Token, tokens};
+use source::{crate_names, without_test_modules};
 use table::{CRATES, Crate, LINES_MOST, LINES_WARN};
 
 /// Checks all rules and prints every breach.
