@@ -6,8 +6,8 @@
 mod bench;
 mod bpf;
 mod ci;
-mod example;
 mod conformance;
+mod example;
 mod fuzz;
 mod layers;
 mod model;

@@ -15,6 +15,7 @@ mod commands;
 mod datagram;
 mod device;
 mod digest;
+mod draw;
 mod input;
 mod memory;
 mod modify;
@@ -39,7 +40,7 @@ use crate::hash::NumberHash;
 use crate::ids::{Gid, Qpn, SrqNum};
 use crate::mem::RegionTable;
 use crate::qp::{AnswerData, Budget, Congestion, Due, Qp};
-use crate::rng::Rng;
+use crate::rng::SecretRng;
 use crate::time::{Rate, Timestamp};
 use crate::timer::{TimerKind, TimerQueue};
 use crate::wire::HeaderBuf;
@@ -47,7 +48,7 @@ use crate::wire::HeaderBuf;
 /// One RDMA endpoint.
 pub struct Endpoint {
     config: EndpointConfig,
-    rng: Rng,
+    rng: SecretRng,
     /// By slot; a slot is used again. Queues and timers name slots, and an entry that outlived its QP is recognised by the
     /// new QP's own marks.
     qps: Vec<Option<Box<Qp>>>,
@@ -91,7 +92,8 @@ impl core::fmt::Debug for Endpoint {
 }
 
 impl Endpoint {
-    /// An endpoint without QPs. What it draws at random (rkeys) follows from `seed`.
+    /// An endpoint without QPs. What it draws at random (keys, QPNs, PSNs) follows from `seed`, which is
+    /// a secret: whoever knows it knows them.
     #[must_use]
     pub fn new(config: EndpointConfig, seed: u64) -> Self {
         let reorder = Arc::new(Budget::new(config.reorder_packets_total));
@@ -99,7 +101,7 @@ impl Endpoint {
         Self {
             congestion: Arc::new(congestion),
             config,
-            rng: Rng::new(seed),
+            rng: SecretRng::new(seed),
             qps: Vec::new(),
             free: Vec::new(),
             slots: HashMap::default(),

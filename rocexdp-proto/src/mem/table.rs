@@ -10,7 +10,7 @@ use super::window::Binding;
 use super::{Access, Memory, Region, RegionError, Window, WindowKind};
 use crate::hash::NumberHash;
 use crate::ids::{Pd, Qpn, RKey};
-use crate::rng::Rng;
+use crate::rng::SecretRng;
 
 /// Draws before the table is walked through for a free key.
 const DRAWS: u32 = 64;
@@ -135,16 +135,16 @@ impl RegionTable {
     }
 
     /// A random key that is free for a region, never 0.
-    pub(crate) fn draw_region(&self, rng: &mut Rng) -> RKey {
+    pub(crate) fn draw_region(&self, rng: &mut SecretRng) -> RKey {
         self.draw(rng, |t, key| t.takes_region(RKey(key)))
     }
 
     /// A random key that is free for a window.
-    pub(crate) fn draw_window(&self, rng: &mut Rng) -> RKey {
+    pub(crate) fn draw_window(&self, rng: &mut SecretRng) -> RKey {
         self.draw(rng, |t, key| t.takes_window(key >> 8))
     }
 
-    fn draw(&self, rng: &mut Rng, free: impl Fn(&Self, u32) -> bool) -> RKey {
+    fn draw(&self, rng: &mut SecretRng, free: impl Fn(&Self, u32) -> bool) -> RKey {
         for _ in 0..DRAWS {
             let key = rng.next_u32();
             if free(self, key) {
@@ -387,8 +387,8 @@ mod tests {
     const PD: Pd = Pd(3);
     const QPN: Qpn = Qpn::new(17);
 
-    fn table(len: u64, va: u64, access: Access) -> (RegionTable, Arc<Region>, Rng) {
-        let (mut t, mut rng) = (RegionTable::default(), Rng::new(1));
+    fn table(len: u64, va: u64, access: Access) -> (RegionTable, Arc<Region>, SecretRng) {
+        let (mut t, mut rng) = (RegionTable::default(), SecretRng::new(1));
         let key = t.draw_region(&mut rng);
         let region = Region::new(key, PD, Arc::new(Bare(len)), va, access).unwrap();
         assert!(t.add_region(&region) && !t.add_region(&region));
@@ -441,7 +441,7 @@ mod tests {
 
     #[test]
     fn keys_of_regions_and_windows_never_meet() {
-        let (mut t, mut rng) = (RegionTable::default(), Rng::new(2));
+        let (mut t, mut rng) = (RegionTable::default(), SecretRng::new(2));
         let region = |key| Region::new(RKey(key), PD, Arc::new(Bare(8)), 0, Access::NONE).unwrap();
         let window = |key| Window::new(RKey(key), PD, WindowKind::Type2).unwrap();
         assert!(t.add_region(&region(0x1234_5678)));
@@ -465,7 +465,7 @@ mod tests {
 
     #[test]
     fn a_key_is_found_even_where_draws_always_meet_taken_ones() {
-        let mut rng = Rng::new(3);
+        let mut rng = SecretRng::new(3);
         let t = RegionTable::default();
         // Nothing but one key is free.
         let key = t.draw(&mut rng, |_, key| key % 0x10_0000 == 77);

@@ -51,13 +51,18 @@ pub struct Program {
     pub completions: (u64, u64),
 }
 
-fn all_access() -> Access {
+/// All that a QP may serve.
+fn of_qp() -> Access {
     Access::LOCAL_WRITE
         | Access::REMOTE_WRITE
         | Access::REMOTE_READ
         | Access::REMOTE_ATOMIC
         | Access::FLUSH_GLOBAL
-        | Access::MW_BIND
+}
+
+/// All that a region may allow.
+fn all_access() -> Access {
+    of_qp() | Access::MW_BIND
 }
 
 impl Program {
@@ -77,7 +82,7 @@ impl Program {
             ],
             max_rd_atomic: depths.0,
             max_dest_rd_atomic: depths.1,
-            access: all_access(),
+            access: of_qp(),
             seed: c.below(256),
             ..PairConfig::default()
         };
