@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use rocexdp_common::headers::{Aeth, AtomicEth, Feth, FlushRange, Reth, Syndrome};
+use rocexdp_common::headers::{Feth, FlushRange};
 use rocexdp_common::opcode::{Opcode, Operation, Position, ext, rc};
 use rocexdp_proto::ids::{PathMtu, Psn, RKey, WrId};
 use rocexdp_proto::mem::{Access, MemoryRegion};
@@ -21,6 +21,7 @@ use rocexdp_sim::pair::{Bytes, Pair, PairConfig, QPNS};
 
 use super::Craft;
 use super::choices::Choices;
+use super::forge::{Odd, damage, extensions};
 
 /// Bytes of each piece of memory, and of what is granted, or used, in its middle.
 const WHOLE: usize = 6144;
@@ -63,19 +64,6 @@ pub struct Victim {
 struct Granted {
     memory: Arc<Bytes>,
     region: MemoryRegion,
-}
-
-/// What is arbitrary about a packet.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Odd {
-    Nothing,
-    Opcode,
-    Psn,
-    Payload,
-    /// Address, key, or syndrome.
-    Place,
-    Length,
-    Flags,
 }
 
 /// What must not change by a packet that is refused.
@@ -340,7 +328,8 @@ impl Victim {
         craft.bth.ack_req = c.once_in(2);
         craft.bth.solicited = c.once_in(2);
         let set = opcode.extensions().unwrap_or(ext::RETH);
-        craft.extensions = self.extensions(c, set, odd, total);
+        let regions = self.granted.each_ref().map(|g| g.region);
+        craft.extensions = extensions(c, &regions, set, odd, total);
         craft = craft.payload(&vec![FOREIGN; len as usize]);
         if odd == Odd::Flags {
             craft.bth.pad = c.below(4) as u8;
@@ -386,84 +375,6 @@ impl Victim {
         };
         self.asked = opcode;
         opcode
-    }
-
-    /// The extension headers of this set, in their order on the wire.
-    fn extensions(&self, c: &mut impl Choices, set: u16, odd: Odd, total: u32) -> Vec<u8> {
-        let (mut grant, mut length) = (0, total);
-        if odd == Odd::Place {
-            grant = c.of(&[0, 1, 2]);
-        }
-        let region = &self.granted[grant].region;
-        let (mut rkey, mut va) = (region.rkey.0, region.va);
-        match (odd, c.below(8)) {
-            (Odd::Place, 0) => rkey = c.below(1 << 32) as u32,
-            (Odd::Place, 1) => va = c.word(),
-            (Odd::Place, 2) => va -= 4,
-            (Odd::Place, 3) => va += region.len - 8,
-            (Odd::Place, 4) => va += 4,
-            _ => {}
-        }
-        if odd == Odd::Length {
-            let len = region.len as u32;
-            length = c.of(&[len, 256, 1024, 0, len + 1, 0x8000_0000, u32::MAX, 1]);
-        }
-        let mut out = Vec::new();
-        let mut push = |bit: u16, bytes: &[u8]| {
-            if set & bit != 0 {
-                out.extend_from_slice(bytes);
-            }
-        };
-        let any: Vec<u8> = (0..40).map(|_| c.below(256) as u8).collect();
-        push(ext::SRETH, &any[..8]);
-        push(ext::RDETH, &any[..4]);
-        push(ext::DETH, &any[..8]);
-        push(ext::XRCETH, &any[..4]);
-        let mut bytes = [0; Feth::LEN];
-        Feth {
-            global_visibility: odd != Odd::Place || any[0] & 1 != 0,
-            persistence: odd == Odd::Place && any[0] & 2 != 0,
-            placement_reserved: 0,
-            selectivity: match odd {
-                Odd::Place => c.of(&[FlushRange::Range, FlushRange::Reserved(2)]),
-                _ => c.of(&[FlushRange::Range, FlushRange::Region]),
-            },
-        }
-        .emit(&mut bytes);
-        push(ext::FETH, &bytes);
-        let mut bytes = [0; 16];
-        Reth { va, rkey, length }.emit(&mut bytes);
-        push(ext::RETH, &bytes);
-        let mut bytes = [0; AtomicEth::LEN];
-        AtomicEth {
-            va,
-            rkey,
-            swap_or_add: 0xcccc_cccc_cccc_cccc,
-            compare: 0x3030_3030_3030_3030,
-        }
-        .emit(&mut bytes);
-        push(ext::ATOMIC, &bytes);
-        let syndrome = match c.below(if odd == Odd::Place { 3 } else { 24 }) {
-            0 => Syndrome::NakSequence,
-            1 => Syndrome::RnrNak(c.below(32) as u8),
-            2 => c.of(&[
-                Syndrome::NakInvalidRequest,
-                Syndrome::NakRemoteAccess,
-                Syndrome::NakRemoteOperational,
-                Syndrome::NakInvalidRd,
-                Syndrome::Reserved(0x47),
-            ]),
-            _ => Syndrome::Ack(0x1f),
-        };
-        let mut bytes = [0; Aeth::LEN];
-        let msn = c.below(16) as u32;
-        Aeth { syndrome, msn }.emit(&mut bytes);
-        push(ext::AETH, &bytes);
-        push(ext::SACK, &any);
-        push(ext::ATOMIC_ACK, &any[..8]);
-        push(ext::IMM, &any[..4]);
-        push(ext::IETH, &rkey.to_be_bytes());
-        out
     }
 
     /// The victim receives a frame.
@@ -621,15 +532,4 @@ fn everything() -> Access {
         | Access::REMOTE_READ
         | Access::REMOTE_ATOMIC
         | Access::FLUSH_GLOBAL
-}
-
-/// Changes or cuts off bytes, at will.
-fn damage(frame: &mut Vec<u8>, c: &mut impl Choices) {
-    for _ in 0..1 + c.below(3) {
-        let at = c.below(frame.len().min(256) as u64) as usize;
-        frame[at] = c.below(256) as u8;
-    }
-    if c.once_in(4) {
-        frame.truncate(c.below(frame.len().min(256) as u64) as usize);
-    }
 }
