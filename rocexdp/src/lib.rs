@@ -31,3 +31,8 @@ pub mod sys;
 pub mod top;
 pub mod view;
 pub mod xsk;
+
+/// The README's example compiles.
+#[cfg(doctest)]
+#[doc = include_str!("../../README.md")]
+struct Readme;
