@@ -11,8 +11,8 @@ use rocexdp::{
     mem::{Buffer, MappedFile},
     rdma::{
         Access, Behaviour, Completion, CompletionQueue, Connect, CqeOpcode, Device, Done, Error,
-        Incoming, Listener, NodeConfig, PathMtu, PostError, ProtectionDomain, QpState, QueuePair,
-        RefuseCode, RemoteRegion, Source, Status, Target, Token, Uc, ViewError, Wr,
+        Incoming, Listener, NodeConfig, PathMtu, PostError, ProtectionDomain, QpState, QueueError,
+        QueuePair, RefuseCode, RemoteRegion, Source, Status, Target, Token, Uc, ViewError, Wr,
     },
 };
 use tokio::sync::Barrier;
@@ -652,4 +652,60 @@ fn uc_carries_messages_and_writes() {
         drop(qp);
     };
     on_hosts("rdma-uc", None, a, b);
+}
+
+#[test]
+#[ignore = "needs root: run by cargo xtask test"]
+fn queue_pairs_share_receive_requests_and_the_device_tells_when_few_are_left() {
+    let a = async |device: Device| {
+        let pd = device.protection_domain().unwrap();
+        let cq = CompletionQueue::new(8);
+        let (first, second) = (connect(&pd, &cq).await, connect(&pd, &cq).await);
+        for (n, qp) in [(1, &first), (2, &second), (3, &first)] {
+            let wr = Wr::send(Source::inline(&[n as u8; 8])).id(n);
+            qp.post(wr).unwrap();
+            assert_eq!(done(&cq).await.id, n);
+        }
+        first.closed().await;
+    };
+    let b = async |device: Device, mut listener: Listener| {
+        let mut events = device.events();
+        let pd = device.protection_domain().unwrap();
+        let cq = CompletionQueue::new(8);
+        let srq = pd.shared_receive_queue(4).unwrap();
+        assert!(srq.arm_limit(5).is_err(), "deeper than the queue");
+        srq.arm_limit(2).unwrap();
+        let inbox = pd.register(Buffer::map(32).unwrap(), Access::NONE).unwrap();
+        for n in 0..4 {
+            srq.post_recv(n, inbox.slice(8 * n..8 * n + 8).unwrap())
+                .unwrap();
+        }
+        let full = srq.post_recv(4, Target::empty());
+        assert_eq!(full, Err(PostError::Queue(QueueError::Full)));
+        let mut qps = Vec::new();
+        for _ in 0..2 {
+            let qp = pd.queue_pair(&cq).shared_receive_queue(&srq).build();
+            let incoming = listener.next().await.unwrap();
+            qps.push(incoming.accept(qp.unwrap(), &[]).await.unwrap());
+        }
+        for (n, of) in [(0, 0), (1, 1), (2, 0)] {
+            let done = done(&cq).await;
+            assert_eq!((done.id, done.qpn), (n, qps[of].qpn().get()));
+            let bytes = u64::from_ne_bytes([n as u8 + 1; 8]);
+            assert_eq!(inbox.load(8 * n), Ok(bytes));
+        }
+        assert_eq!(srq.len(), 1);
+        let told = async {
+            while !events
+                .recv()
+                .await
+                .unwrap()
+                .to_string()
+                .contains("below its limit")
+            {}
+        };
+        tokio::time::timeout(LIMIT, told).await.expect("an event");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    };
+    on_hosts("rdma-srq", None, a, b);
 }

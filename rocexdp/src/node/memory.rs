@@ -8,12 +8,16 @@ use anyhow::{Context as _, Result, bail};
 use rand::RngExt as _;
 use rocexdp_proto::{
     VerbsError,
-    ids::{Pd, Qpn, RKey},
+    ids::{Pd, Qpn, RKey, SrqNum},
     mem::{Access, Memory, MemoryRegion, Region},
+    verbs::{RecvQueue, SrqAttr},
 };
 
 use super::Node;
 use crate::engine::{Core, LINE};
+
+/// Ranges of a request of a shared receive queue: as of a QP's own.
+const SRQ_SGE: u32 = 16;
 
 impl Node {
     /// Runs `f` on each worker in turn; ends with the first error.
@@ -135,5 +139,35 @@ impl Node {
             core.endpoint.deregister_memory(rkey);
             Ok::<_, ()>(())
         });
+    }
+
+    /// A shared receive queue in a protection domain, for QPs of any worker.
+    ///
+    /// # Errors
+    /// A limit of the device (queues, depth) is reached, or the engine has ended.
+    pub fn create_srq(&self, pd: Pd, depth: u32) -> Result<Arc<RecvQueue>> {
+        let attr = SrqAttr {
+            num: SrqNum(self.srqs.fetch_add(1, Ordering::Relaxed)),
+            pd,
+            max_wr: depth,
+            max_sge: SRQ_SGE,
+            limit: 0,
+        };
+        // One worker keeps the count of them; the queue itself is nobody's.
+        let made = self
+            .shared
+            .engine
+            .call_blocking(0, move |core, _| core.endpoint.create_srq(&attr))?;
+        made.with_context(|| format!("a shared receive queue on {}", self.shared.iface))
+    }
+
+    /// Removes a shared receive queue. One that QPs still take from stays until the node ends.
+    pub fn destroy_srq(&self, srq: &Arc<RecvQueue>) {
+        let srq = Arc::clone(srq);
+        // An engine that has ended has no queues.
+        let _ = self
+            .shared
+            .engine
+            .call_blocking(0, move |core, _| core.endpoint.destroy_srq(&srq));
     }
 }

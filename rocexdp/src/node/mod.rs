@@ -211,6 +211,8 @@ pub struct Node {
     dataplane: Dataplane,
     /// The next protection domain; 0 is that of QPs without one.
     pds: AtomicU32,
+    /// The next shared receive queue.
+    srqs: AtomicU32,
 }
 
 /// What QPs keep of their node.
@@ -302,6 +304,7 @@ impl Node {
             network,
             dataplane,
             pds: AtomicU32::new(1),
+            srqs: AtomicU32::new(1),
         })
     }
 

@@ -10,7 +10,10 @@ use rocexdp_proto::{
 };
 use tokio::sync::broadcast;
 
-use super::{CompletionQueue, Error, QueuePairBuilder, Rc, ReadOnly, ReadWrite, Region, Service};
+use super::{
+    CompletionQueue, Error, QueuePairBuilder, Rc, ReadOnly, ReadWrite, Region, Service,
+    SharedReceiveQueue,
+};
 use crate::{
     mem::{Registrable, Writable},
     node::{Node, NodeConfig, NodeEvent},
@@ -144,6 +147,14 @@ impl ProtectionDomain {
             ));
         }
         Region::new(self, memory, remote, remote)
+    }
+
+    /// A shared receive queue for `depth` requests, at most 65536.
+    ///
+    /// # Errors
+    /// A limit of the device (queues, depth), or its engine has ended.
+    pub fn shared_receive_queue(&self, depth: u32) -> Result<SharedReceiveQueue, Error> {
+        SharedReceiveQueue::new(self, depth)
     }
 
     /// Begins a reliable connected queue pair whose requests all complete into `cq`.

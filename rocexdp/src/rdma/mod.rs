@@ -142,6 +142,7 @@ mod region;
 mod remote;
 mod request;
 mod service;
+mod srq;
 
 pub use completion::{Completion, CompletionChannel, CompletionQueue, Done, WorkError};
 pub use connect::{Connect, Incoming, Listener};
@@ -154,6 +155,7 @@ pub use request::{
     AtomicWrite, CompareSwap, FetchAdd, PostError, Read, Send, Source, Target, Wr, Write, WriteImm,
 };
 pub use service::{Carries, Rc, Service, Uc};
+pub use srq::SharedReceiveQueue;
 
 pub use crate::{
     control::{exchange::RefuseCode, token::Token},

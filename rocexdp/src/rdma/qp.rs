@@ -14,8 +14,8 @@ use rocexdp_proto::{
 };
 
 use super::{
-    Carries, CompletionQueue, Error, PostError, ProtectionDomain, Rc, Service, Target, Wr,
-    connect::Link, request::Operation,
+    Carries, CompletionQueue, Error, PostError, ProtectionDomain, Rc, Service, SharedReceiveQueue,
+    Target, Wr, connect::Link, request::Operation,
 };
 use crate::node::{ConnectAttr, DEFAULT_RD_ATOMIC, QpSpec, RawQp};
 
@@ -68,6 +68,7 @@ pub struct QueuePairBuilder<S: Service> {
     recv_cq: CompletionQueue,
     max_send: u32,
     max_recv: u32,
+    srq: Option<SharedReceiveQueue>,
     behaviour: Behaviour,
     _service: PhantomData<S>,
 }
@@ -80,6 +81,7 @@ impl<S: Service> QueuePairBuilder<S> {
             recv_cq: cq,
             max_send: 128,
             max_recv: 128,
+            srq: None,
             behaviour: Behaviour::default(),
             _service: PhantomData,
         }
@@ -94,6 +96,12 @@ impl<S: Service> QueuePairBuilder<S> {
     /// Send and receive requests that may be outstanding at once, each at most 65536; 128 unless set.
     pub fn depths(mut self, send: u32, recv: u32) -> Self {
         (self.max_send, self.max_recv) = (send, recv);
+        self
+    }
+
+    /// Its messages take receive requests of a shared queue; it has none of its own.
+    pub fn shared_receive_queue(mut self, srq: &SharedReceiveQueue) -> Self {
+        self.srq = Some(srq.clone());
         self
     }
 
@@ -123,11 +131,12 @@ impl<S: Service> QueuePairBuilder<S> {
             max_recv: self.max_recv,
             send_cq: Arc::clone(self.send_cq.ring()),
             recv_cq: Arc::clone(self.recv_cq.ring()),
-            srq: None,
+            srq: self.srq.as_ref().map(|srq| Arc::clone(srq.queue())),
             access: self.behaviour.access,
         });
         Ok(QueuePair {
             raw: Arc::new(raw.map_err(Error::Device)?),
+            srq: self.srq,
             pd: self.pd,
             send_cq: self.send_cq,
             recv_cq: self.recv_cq,
@@ -171,6 +180,7 @@ pub struct QueuePair<S: Service = Rc, State = Ready> {
     pub(super) behaviour: Behaviour,
     send_cq: CompletionQueue,
     recv_cq: CompletionQueue,
+    srq: Option<SharedReceiveQueue>,
     pd: ProtectionDomain,
     _service: PhantomData<S>,
 }
@@ -215,7 +225,13 @@ impl<S: Service, State> QueuePair<S, State> {
         &self.recv_cq
     }
 
-    /// Posts a receive request: the next message goes into `into`, and completes with `id`.
+    /// The shared queue that its messages take receive requests from.
+    #[must_use]
+    pub fn shared_receive_queue(&self) -> Option<&SharedReceiveQueue> {
+        self.srq.as_ref()
+    }
+
+    /// Posts a receive request, to the shared queue where it has one: the next message goes into `into`, and completes with `id`.
     ///
     /// # Errors
     /// As many as the queue is deep have not completed, or the slices have more than 2^31 B.
@@ -227,6 +243,7 @@ impl<S: Service, State> QueuePair<S, State> {
     pub(super) fn with_state<T>(self, state: T) -> QueuePair<S, T> {
         QueuePair {
             raw: self.raw,
+            srq: self.srq,
             state,
             behaviour: self.behaviour,
             send_cq: self.send_cq,
