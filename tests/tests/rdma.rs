@@ -575,8 +575,8 @@ fn completions_are_waited_for_by_tasks_threads_and_file_descriptors() {
         }
         // An event loop of any kind.
         let channel = cq.channel().unwrap();
-        let fd =
-            tokio::io::unix::AsyncFd::new(channel.as_fd().try_clone_to_owned().unwrap()).unwrap();
+        let fd = tokio::io::unix::AsyncFd::try_new(channel.as_fd().try_clone_to_owned().unwrap())
+            .unwrap();
         let mut got = 0;
         while got < 20 {
             let mut ready = fd.readable().await.unwrap();
