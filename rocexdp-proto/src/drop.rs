@@ -97,7 +97,7 @@ reasons! {
     ReservedSyndrome => "reserved_syndrome",
     /// Selective repeat: the packet names a path that was not agreed on.
     UnknownPath => "unknown_path",
-    /// Selective repeat: a request further ahead of a missing one than is tracked.
+    /// Selective repeat: a request further ahead of a missing one than is tracked, or of a former connection.
     BeyondWindow => "beyond_window",
     /// Selective repeat: a request ahead of a missing one, and no room to keep it. It will be sent again.
     ReorderFull => "reorder_full",

@@ -6,7 +6,7 @@ use rocexdp_common::opcode::Transport;
 
 use super::attr::ack_timeout;
 use super::modify::ModifyQp;
-use super::sr::Sender;
+use super::sr::{Sender, first_serial};
 use super::{MAX_RD_ATOMIC, MigrationState, Own, Qp, Route, RtrAttr, RtsAttr, Service};
 use crate::ids::{CqNum, PathMtu, Pd, Psn, Qpn, SrqNum};
 use crate::mem::Access;
@@ -190,7 +190,7 @@ impl Qp {
         };
         self.send.start(&attr, path_mtu);
         let paths = self.selective.map(|with| with.paths);
-        self.send.selective = paths.map(|n| Box::new(Sender::new(n)));
+        self.send.selective = paths.map(|n| Box::new(Sender::new(n, first_serial(sq_psn))));
     }
 
     /// A change while the QP runs. Counters of retries go on from the new values with the next acknowledgement.

@@ -118,6 +118,9 @@ fn acknowledged(
         _ if packet < s.una => return Ok(Outcome::Nothing),
         // They have overtaken a response, which is asked for first.
         Syndrome::RnrNak(code) if packet > limit => {
+            if let Some(sr) = &mut s.selective {
+                sr.again(packet);
+            }
             return Ok(overtaken_not_ready(s, sq, cq, limit, code, now));
         }
         Syndrome::NakSequence if packet > limit => return Ok(implied(s, sq, cq, limit, now)),

@@ -247,7 +247,7 @@ impl Qp {
         budget: &Arc<Budget>,
     ) {
         self.selective = Some(with);
-        let receiver = sr::Receiver::new(with.paths, limit, Arc::clone(budget));
+        let receiver = sr::Receiver::new(with.paths, self.recv.expected, limit, Arc::clone(budget));
         self.recv.selective = Some(Box::new(receiver));
     }
 

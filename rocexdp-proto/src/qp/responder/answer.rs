@@ -189,6 +189,7 @@ fn withdrawn(s: &mut RecvState, psn: Psn, msn: u32, again: bool) -> Answer {
     }
     Answer {
         fatal: (!again).then_some(DropReason::RemoteAccess),
+        sack: s.selective.as_mut().and_then(|sr| sr.arrivals.take()),
         ..acknowledgement(psn, Syndrome::NakRemoteAccess, msn)
     }
 }

@@ -40,6 +40,9 @@ fn receive(s: &mut RecvState, sr: &mut Receiver, cx: &mut Context<'_>, p: &Packe
     if !sr.arrivals.has_path(sreth.path) {
         return Served::Refused(DropReason::UnknownPath);
     }
+    if !sr.arrivals.is_near(sreth.path, sreth.serial) {
+        return Served::Refused(DropReason::BeyondWindow);
+    }
     let record = |sr: &mut Receiver, ask| sr.arrivals.record(sreth.path, sreth.serial, ask);
     let ahead = p.bth.psn.diff(s.expected);
     // The sender has nothing so old: of a connection before this one, perhaps, whose serials mean nothing now.

@@ -9,11 +9,14 @@ const ACK_EVERY: u32 = 16;
 /// So many packets behind a gap are acknowledged each, so that the sender's tolerance of reordering is passed at once.
 const BEHIND_GAP: u32 = 4;
 
+/// Serials of a connection are closer together than this.
+const NEAR: u32 = 1 << 20;
+
 /// What arrived on one path.
 #[derive(Clone, Copy, Debug, Default)]
 struct Arrived {
-    /// `None`: nothing yet.
-    highest: Option<u32>,
+    /// Before the first one: the serial before that.
+    highest: u32,
     /// As in a [`Sack`].
     below: [u64; 4],
     /// Since the last acknowledgement.
@@ -32,10 +35,14 @@ pub(crate) struct Arrivals {
 }
 
 impl Arrivals {
-    /// Nothing on any of these paths.
-    pub(crate) fn new(paths: u8) -> Self {
+    /// Nothing on any of these paths; each starts with serial `first`.
+    pub(crate) fn new(paths: u8, first: u32) -> Self {
+        let path = Arrived {
+            highest: first.wrapping_sub(1),
+            ..Arrived::default()
+        };
         Self {
-            paths: vec![Arrived::default(); usize::from(paths)].into(),
+            paths: vec![path; usize::from(paths)].into(),
             turn: 0,
         }
     }
@@ -45,23 +52,23 @@ impl Arrivals {
         usize::from(path) < self.paths.len()
     }
 
+    /// Whether a transmission with this serial may be of this connection: a former one's, still on its way, had others.
+    pub(crate) fn is_near(&self, path: u8, serial: u32) -> bool {
+        self.paths
+            .get(usize::from(path))
+            .is_some_and(|p| (serial.wrapping_sub(p.highest) as i32).unsigned_abs() < NEAR)
+    }
+
     /// A transmission arrived. `ask`: it is to be acknowledged at once.
     pub(crate) fn record(&mut self, path: u8, serial: u32, ask: bool) {
         let Some(path) = self.paths.get_mut(usize::from(path)) else {
             return;
         };
-        // Serials start at 0.
-        let ahead = match path.highest {
-            None => 1 + i32::from(serial != 0),
-            Some(highest) => serial.wrapping_sub(highest) as i32,
-        };
+        let ahead = serial.wrapping_sub(path.highest) as i32;
         let mut odd = false;
         if ahead > 0 {
-            path.below = match path.highest {
-                None => [0; 4],
-                Some(_) => shifted(path.below, ahead as u32),
-            };
-            path.highest = Some(serial);
+            path.below = shifted(path.below, ahead as u32);
+            path.highest = serial;
             odd = ahead > 1;
             if odd {
                 path.urgent = BEHIND_GAP;
@@ -83,8 +90,7 @@ impl Arrivals {
         self.paths.iter().any(|p| p.owed)
     }
 
-    /// The acknowledgement of the next path that is owed one, or else has news, or else anything to tell; it counts as sent.
-    /// `None`: nothing has arrived yet.
+    /// The acknowledgement of the next path that is owed one, or else has news, or else of the first one; it counts as sent.
     pub(crate) fn take(&mut self) -> Option<Sack> {
         let n = self.paths.len();
         let find = |wanted: fn(&Arrived) -> bool| {
@@ -94,13 +100,13 @@ impl Arrivals {
         };
         let index = find(|p| p.owed)
             .or_else(|| find(|p| p.fresh > 0))
-            .or_else(|| find(|p| p.highest.is_some()))?;
+            .unwrap_or(0);
         self.turn = if index + 1 < n { index + 1 } else { 0 };
         let path = self.paths.get_mut(index)?;
         (path.owed, path.fresh) = (false, 0);
         Some(Sack {
             path: index as u8,
-            highest: path.highest?,
+            highest: path.highest,
             below: path.below,
         })
     }
@@ -141,10 +147,7 @@ mod tests {
     fn the_bitmap_names_what_arrived_whatever_the_order() {
         let mut rng = Rng::new(7);
         for start in [0u32, u32::MAX - 300] {
-            let mut a = Arrivals::new(1);
-            if start > 0 {
-                a.record(0, start.wrapping_sub(1), false);
-            }
+            let mut a = Arrivals::new(1, start);
             let mut came = Vec::new();
             let mut top = 0u32;
             for _ in 0..3000 {
@@ -160,7 +163,7 @@ mod tests {
                 assert!(a.owes());
                 let sack = a.take().unwrap();
                 assert_eq!(sack.highest, start.wrapping_add(top));
-                for back in 1..=SACK_BITS.min(top) {
+                for back in 1..=SACK_BITS.min(top + 1) {
                     let s = sack.highest.wrapping_sub(back);
                     assert_eq!(sack.has(s), came.contains(&s), "{s} of {sack:x?}");
                 }
@@ -170,7 +173,7 @@ mod tests {
 
     #[test]
     fn gaps_are_told_at_once_and_the_rest_now_and_then() {
-        let mut a = Arrivals::new(2);
+        let mut a = Arrivals::new(2, 0);
         let mut told = Vec::new();
         for serial in (0..100).filter(|s| *s != 50) {
             a.record(1, serial, serial == 3);
@@ -188,14 +191,24 @@ mod tests {
         }
         assert!(!a.owes());
         assert_eq!(a.take().map(|s| s.path), Some(1));
-        assert_eq!(Arrivals::new(2).take(), None);
     }
 
     #[test]
-    fn a_first_packet_that_is_not_serial_0_is_a_gap() {
-        let mut a = Arrivals::new(1);
-        a.record(0, 2, false);
+    fn a_first_packet_that_is_not_the_first_serial_is_a_gap() {
+        let mut a = Arrivals::new(1, 7);
+        assert_eq!(a.take().map(|s| (s.highest, s.has(7))), Some((6, false)));
+        a.record(0, 9, false);
         let sack = a.take().unwrap();
-        assert!(sack.has(2) && !sack.has(1) && !sack.has(0));
+        assert!(sack.has(9) && !sack.has(8) && !sack.has(7));
+    }
+
+    #[test]
+    fn what_a_former_connection_left_on_its_way_is_far_off() {
+        let a = Arrivals::new(2, 0x10_0000);
+        assert!(a.is_near(1, 0x10_0000) && a.is_near(1, 0x1f_fffe) && a.is_near(1, 1));
+        for far in [0x20_0000, 0xffff_0000, 0x8000_0000] {
+            assert!(!a.is_near(1, far));
+        }
+        assert!(!a.is_near(2, 0x10_0000));
     }
 }

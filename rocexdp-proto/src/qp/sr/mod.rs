@@ -22,9 +22,17 @@ mod sender;
 
 use std::sync::Arc;
 
+use crate::ids::Psn;
+
 pub(crate) use arrivals::Arrivals;
 pub(crate) use reorder::{Budget, Reorder};
 pub(crate) use sender::{SPAN, Sender};
+
+/// The first serial of each path: spread as widely as starting PSNs are, so that what a former connection left on its way
+/// does not pass for this one's.
+pub(crate) fn first_serial(psn: Psn) -> u32 {
+    psn.get() << 8
+}
 
 /// The receiver's half of selective repeat.
 #[derive(Debug)]
@@ -34,10 +42,10 @@ pub(crate) struct Receiver {
 }
 
 impl Receiver {
-    /// Over so many paths; keeps at most `limit` packets.
-    pub(crate) fn new(paths: u8, limit: u32, budget: Arc<Budget>) -> Self {
+    /// Over so many paths, for requests from this PSN on; keeps at most `limit` packets.
+    pub(crate) fn new(paths: u8, psn: Psn, limit: u32, budget: Arc<Budget>) -> Self {
         Self {
-            arrivals: Arrivals::new(paths),
+            arrivals: Arrivals::new(paths, first_serial(psn)),
             reorder: Reorder::new(limit, budget),
         }
     }

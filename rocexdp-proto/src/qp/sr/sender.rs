@@ -15,13 +15,11 @@ use std::collections::VecDeque;
 
 use rocexdp_common::headers::{SACK_BITS, Sack};
 
+use crate::qp::MAX_PATHS;
 use crate::time::Timestamp;
 
 /// Packets between the oldest not acknowledged and the newest one sent, at most: what the receiver tracks.
 pub(crate) const SPAN: u32 = 8192;
-/// Paths of a QP, at most.
-pub(crate) const MAX_PATHS: u8 = 16;
-
 /// How many later ones may overtake a packet on its path before it counts as lost, at first and at most. It grows when a
 /// packet that was taken for lost turns up.
 const TOLERANCE: u32 = 2;
@@ -124,9 +122,10 @@ pub(crate) struct Sender {
 }
 
 impl Sender {
-    /// Nothing sent, over 1..=[`MAX_PATHS`] paths.
-    pub(crate) fn new(paths: u8) -> Self {
+    /// Nothing sent, over 1..=[`MAX_PATHS`] paths, each of which starts with serial `first`.
+    pub(crate) fn new(paths: u8, first: u32) -> Self {
         let path = || TxPath {
+            next: first,
             tolerance: TOLERANCE,
             ..TxPath::default()
         };
@@ -137,14 +136,6 @@ impl Sender {
             in_flight: 0,
             turn: 0,
             rtt: None,
-        }
-    }
-
-    /// Starts serials elsewhere. For tests of the wrap.
-    #[cfg(test)]
-    fn start_at(&mut self, serial: u32) {
-        for path in &mut self.paths {
-            path.next = serial;
         }
     }
 
@@ -313,8 +304,18 @@ impl Sender {
         Some(news)
     }
 
-    /// The packet goes again, whatever was known of it: the peer refused it, or its response was lost.
+    /// The packet goes again, whatever was known of it: the peer refused it, or its response was lost. What is heard of its
+    /// earlier transmissions from now on means nothing.
     pub(crate) fn again(&mut self, packet: u64) {
+        for path in &mut self.paths {
+            for i in 0..path.sent.len() {
+                if path.sent.get(i).is_some_and(|s| s.packet == Some(packet)) {
+                    path.settle(i);
+                }
+            }
+            path.trim();
+            path.gone.retain(|(_, gone)| *gone != packet);
+        }
         let slot = self.slot_mut(packet);
         match core::mem::replace(&mut slot.state, State::Lost) {
             State::InFlight => self.in_flight -= 1,
@@ -440,10 +441,8 @@ mod tests {
 
     impl Rig {
         fn new(paths: u8, serial: u32) -> Self {
-            let mut s = Sender::new(paths);
-            s.start_at(serial);
             Self {
-                s,
+                s: Sender::new(paths, serial),
                 una: 0,
                 arrived: vec![Vec::new(); usize::from(paths)],
                 now: 0,
