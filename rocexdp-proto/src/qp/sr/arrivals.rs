@@ -163,7 +163,7 @@ mod tests {
                 assert!(a.owes());
                 let sack = a.take().unwrap();
                 assert_eq!(sack.highest, start.wrapping_add(top));
-                for back in 1..=SACK_BITS.min(top + 1) {
+                for back in 1..=SACK_BITS.min(top) {
                     let s = sack.highest.wrapping_sub(back);
                     assert_eq!(sack.has(s), came.contains(&s), "{s} of {sack:x?}");
                 }
@@ -190,7 +190,6 @@ mod tests {
             assert!(a.take().unwrap().has(serial));
         }
         assert!(!a.owes());
-        assert_eq!(a.take().map(|s| s.path), Some(1));
     }
 
     #[test]

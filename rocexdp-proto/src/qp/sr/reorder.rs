@@ -70,6 +70,7 @@ pub(crate) struct Reorder {
     ring: Box<[Option<Box<Held>>]>,
     held: u32,
     /// Room that is used again.
+    #[allow(clippy::vec_box)] // They move between here and the ring.
     spare: Vec<Box<Held>>,
     limit: u32,
     budget: Arc<Budget>,
