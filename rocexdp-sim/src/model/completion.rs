@@ -65,8 +65,9 @@ impl State {
                 return Err("it was not signalled".into());
             }
             let expected = send_opcode(msg.kind);
-            if cqe.opcode != expected || cqe.byte_len != msg.len {
-                return Err(format!("it must say {expected:?}, {} B", msg.len));
+            let bytes = if msg.kind == kind::FLUSH { 0 } else { msg.len };
+            if cqe.opcode != expected || cqe.byte_len != bytes {
+                return Err(format!("it must say {expected:?}, {bytes} B"));
             }
             return self.succeeded(wr, wr.index);
         }
@@ -123,7 +124,7 @@ impl State {
             Status::RetryExcErr => {
                 let faults = self.recent_faults(s);
                 let few = self.setup.resources < self.setup.depth;
-                s.disturbed || 2 * faults > retry || (few && faults > 0)
+                s.disturbed || s.paced || 2 * faults > retry || (few && faults > 0)
             }
             Status::RnrRetryExcErr => rnr_retry < 7 && msg.recv.is_some() && s.rnr_naks > rnr_retry,
             Status::LocProtErr => own[0] || (own[2] && msg.fetches()),

@@ -64,7 +64,9 @@ impl State {
         if m.kind == kind::COMPARE_SWAP {
             m.b |= (self.wrs.len() as u64) << 32;
         }
-        if m.fetches() {
+        if m.kind == kind::FLUSH {
+            m.flags &= !flag::INLINE;
+        } else if m.fetches() {
             m.land = self.buffers(end, m.len, a.segs, a.src);
         } else {
             let mut rng = Rng::new(a.src);

@@ -229,6 +229,7 @@ fn traffic(d: &mut Dice, s: &Setup, ops: &mut Vec<Op>, span: u64, posts: u64, mi
             kind::FETCH_ADD,
             kind::ATOMIC_WRITE,
             kind::ATOMIC_WRITE,
+            kind::FLUSH,
         ]);
         let len = length(d, mtu);
         let mut flags = 0;

@@ -55,6 +55,7 @@ pub fn required_opcodes() -> Vec<u8> {
         rc::COMPARE_SWAP,
         rc::FETCH_ADD,
         rc::ATOMIC_WRITE,
+        rc::FLUSH,
     ]
     .map(|op| op.0);
     rc.into_iter().chain(rc.map(|op| op | 0xc0)).collect()

@@ -319,6 +319,30 @@ impl State {
         Ok(original)
     }
 
+    /// A FLUSH of a peer, which the endpoint carries out in its turn: behind the writes before it.
+    pub fn target_flush(
+        &mut self,
+        end: usize,
+        mem: usize,
+        offset: u64,
+        len: u64,
+    ) -> Result<(), MemoryFault> {
+        let pair = self.whose(end).ok_or(MemoryFault)?;
+        let s = self.incoming(pair, end);
+        let (from, to) = (s.cursor, s.next_traceful());
+        let due = s.msgs.get(from..to).unwrap_or(&[]).to_vec();
+        let right = due.iter().any(|m| {
+            m.kind == kind::FLUSH
+                && u64::from(m.len) == len
+                && self.granted(end, m, 0, len) == Some((mem, offset))
+        });
+        if right {
+            return Ok(());
+        }
+        self.wrong(|| format!("end {end} pair {pair}: flush of {len} B at {offset} of target memory {mem}, which no FLUSH that is due asks for, or is not granted"));
+        REFUSED
+    }
+
     /// What a READ or an atomic of `end` brings.
     pub fn landing_write(
         &mut self,
@@ -425,7 +449,7 @@ impl State {
             return Some(Status::RemInvReqErr);
         }
         if m.needs() != Access::NONE
-            && m.len > 0
+            && (m.len > 0 || m.kind == kind::FLUSH)
             && self.granted(end, m, 0, u64::from(m.len)).is_none()
         {
             return Some(Status::RemAccessErr);

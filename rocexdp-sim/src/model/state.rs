@@ -221,6 +221,8 @@ pub struct Stream {
     pub disturbed: bool,
     /// When something happened to frames of the connection, both directions.
     pub faults: Vec<u64>,
+    /// A CNP was sent: DCQCN may pace answers beyond the ACK timeout.
+    pub paced: bool,
     /// PSN of the sender's first packet.
     pub start: u32,
     /// RNR NAKs that the receiver sent.

@@ -105,4 +105,14 @@ impl Memory for Watched {
             }
         })
     }
+
+    fn flush(&self, offset: u64, len: u64, persistent: bool) -> Result<(), MemoryFault> {
+        self.judge(|state| match self.role {
+            Role::Target(mem) if !persistent => state.target_flush(self.end, mem, offset, len),
+            _ => {
+                state.wrong(|| format!("end {}: flush of {:?}", self.end, self.role));
+                Err(MemoryFault)
+            }
+        })
+    }
 }

@@ -290,6 +290,11 @@ impl World {
             state.incoming(pair, end).rnr_naks += 1 + u64::from(twice);
         }
         if !is_request(bth.opcode) {
+            if matches!(bth.opcode.decode(), Some((Operation::Cnp, _))) {
+                for e in 0..2 {
+                    state.outgoing(pair, e).paced = true;
+                }
+            }
             return;
         }
         if let Err(why) = state.request_leaves(pair, end, bth.psn) {
