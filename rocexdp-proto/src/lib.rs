@@ -18,6 +18,11 @@
     )
 )]
 
+// First: its macro is for all others.
+#[macro_use]
+#[cfg_attr(not(rocexdp_mutants), doc(hidden))]
+pub mod mutant;
+
 pub mod dcqcn;
 pub mod drive;
 pub mod drop;

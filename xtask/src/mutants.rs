@@ -1,8 +1,8 @@
 //! `cargo xtask model --mutants`: is the model test able to fail?
 //!
-//! A mutant is a `cfg!(rocexdp_mutant = "NAME")` in the transport's code that makes it wrong in one way. Each is built, in
-//! a target directory of its own, and run on the model's seeds until one fails; one that passes them all is an error. The names
-//! are found in the source, so that none is forgotten.
+//! A mutant is a `mutant!("NAME")` in the transport's code that makes it wrong in one way. All are in one build
+//! (`--cfg rocexdp_mutants`), in a target directory of its own; each is run on the model's seeds until one fails, and one that
+//! passes them all is an error. The names are found in the source, so that none is forgotten.
 
 use std::{
     collections::BTreeSet,
@@ -21,7 +21,7 @@ use crate::{paths, sh};
 /// There must be at least so many.
 const LEAST: usize = 20;
 /// What marks one in the source.
-const MARK: &str = "rocexdp_mutant = \"";
+const MARK: &str = "mutant!(\"";
 
 /// How a mutant fared.
 struct Verdict {
@@ -47,15 +47,15 @@ pub fn run(seeds: u64, from: u64, only: Option<&str>) -> Result<()> {
     todo.retain(|name| only.is_none_or(|part| name.contains(part)));
     let count = todo.len();
     let todo = Mutex::new(todo);
-    let host = host()?;
+    let program = build()?;
     let workers = thread::available_parallelism()
         .map_or(1, usize::from)
         .min(8);
     let verdicts: Result<Vec<Vec<Verdict>>> = thread::scope(|scope| {
         let handles: Vec<_> = (0..workers)
-            .map(|n| {
-                let (todo, host) = (&todo, &host);
-                scope.spawn(move || worker(n, todo, host, seeds, from))
+            .map(|_| {
+                let (todo, program) = (&todo, &program);
+                scope.spawn(move || worker(program, todo, seeds, from))
             })
             .collect();
         let join = |h: thread::ScopedJoinHandle<'_, _>| {
@@ -81,30 +81,24 @@ pub fn run(seeds: u64, from: u64, only: Option<&str>) -> Result<()> {
 }
 
 fn worker(
-    n: usize,
+    program: &Path,
     todo: &Mutex<Vec<String>>,
-    host: &str,
     seeds: u64,
     from: u64,
 ) -> Result<Vec<Verdict>> {
-    let target = paths::root()
-        .join("target")
-        .join("mutants")
-        .join(n.to_string());
     let mut verdicts = Vec::new();
     loop {
         let Some(name) = todo.lock().ok().and_then(|mut names| names.pop()) else {
             return Ok(verdicts);
         };
         let start = Instant::now();
-        let program = build(&name, &target, host)?;
-        let caught = check(&program, seeds, from)?;
+        let caught = check(program, &name, seeds, from)?;
         let seconds = start.elapsed().as_secs_f64();
         match &caught {
-            Some(why) => println!(
-                "{name}: caught, {seconds:.1} s: {}",
-                why.chars().take(150).collect::<String>()
-            ),
+            Some(why) => {
+                let why: String = why.chars().take(150).collect();
+                println!("{name}: caught, {seconds:.1} s: {why}");
+            }
             None => println!("{name}: NOT CAUGHT, {seconds:.1} s"),
         }
         verdicts.push(Verdict {
@@ -114,30 +108,27 @@ fn worker(
     }
 }
 
-fn build(name: &str, target: &Path, host: &str) -> Result<PathBuf> {
+fn build() -> Result<PathBuf> {
+    let target = paths::root().join("target").join("mutants");
+    let host = host()?;
     let mut cargo = sh::cargo();
     cargo
         .args(["build", "--quiet", "--profile", "mutant"])
         .args(["--package", "rocexdp-sim", "--bin", "rocexdp-model"])
-        // With `--target`, macros are built without these flags, and once for all mutants.
-        .args(["--target", host, "--config"])
-        .arg(format!(
-            "build.rustflags=[\"--cfg\", 'rocexdp_mutant=\"{name}\"']"
-        ))
-        .env("CARGO_TARGET_DIR", target)
+        // With `--target`, macros are built without these flags.
+        .args(["--target", &host, "--config"])
+        .arg("build.rustflags=[\"--cfg\", \"rocexdp_mutants\"]")
+        .env("CARGO_TARGET_DIR", &target)
         .env_remove("RUSTFLAGS")
         .env_remove("CARGO_ENCODED_RUSTFLAGS");
-    let status = cargo.status().context("cannot start cargo")?;
-    if !status.success() {
-        bail!("mutant `{name}` can't be built");
-    }
+    sh::run(&mut cargo)?;
     Ok(target.join(host).join("mutant").join("rocexdp-model"))
 }
 
 /// What the first failing seed showed; `None`: all passed.
-fn check(program: &Path, seeds: u64, from: u64) -> Result<Option<String>> {
+fn check(program: &Path, name: &str, seeds: u64, from: u64) -> Result<Option<String>> {
     let output = Command::new(program)
-        .args(["--quick", "--threads", "1"])
+        .args(["--mutant", name, "--quick", "--threads", "1"])
         .args(["--seeds", &seeds.to_string(), "--from", &from.to_string()])
         .stdin(Stdio::null())
         .output()

@@ -295,7 +295,7 @@ fn build(qp: &Qp, out: &mut HeaderBuf, r: &Request) -> Option<u32> {
     let behind = extensions(r) + (r.len + pad) as usize;
     let path = r.sreth.map_or(0, |sreth| sreth.path);
     start(qp, out, r.opcode, r.psn, path, behind, |bth| {
-        bth.pad = pad as u8 ^ u8::from(cfg!(rocexdp_mutant = "pad_wrong"));
+        bth.pad = pad as u8 ^ u8::from(mutant!("pad_wrong"));
         bth.ack_req = r.ack_req;
         bth.solicited = r.solicited;
     })?;

@@ -193,7 +193,7 @@ impl Region {
     pub(super) fn offset(&self, va: u64, len: u64) -> Option<u64> {
         let offset = va.checked_sub(self.va)?;
         let end = offset.checked_add(len)?;
-        let slack = u64::from(cfg!(rocexdp_mutant = "range_unchecked")) * 64;
+        let slack = u64::from(mutant!("range_unchecked")) * 64;
         (end <= self.len + slack).then_some(offset)
     }
 

@@ -92,8 +92,7 @@ impl<'a> Reach<'a> {
         match self {
             Self::Region(region) => {
                 let offset = region.offset(va, len)?;
-                let right =
-                    cfg!(rocexdp_mutant = "access_unchecked") || region.access().contains(access);
+                let right = mutant!("access_unchecked") || region.access().contains(access);
                 right.then(|| (Place::Borrowed(region.memory()), offset))
             }
             Self::Window(window) => {

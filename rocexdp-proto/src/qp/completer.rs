@@ -104,11 +104,11 @@ fn acknowledged(
     // Up to here it may reach: what wants a response of its own is not answered by this.
     let limit = s.unanswered().unwrap_or(u64::MAX);
     let status = match aeth.syndrome {
-        Syndrome::Ack(_) if packet >= limit && !cfg!(rocexdp_mutant = "ack_completes_read") => {
+        Syndrome::Ack(_) if packet >= limit && !mutant!("ack_completes_read") => {
             return Ok(implied(s, sq, cq, limit, now));
         }
         Syndrome::Ack(_) => {
-            let early = u64::from(cfg!(rocexdp_mutant = "complete_before_ack"));
+            let early = u64::from(mutant!("complete_before_ack"));
             let reach = (packet + 1 + early).min(s.high);
             let news = advance(s, sq, cq, reach, now);
             return Ok(progress(news));
@@ -351,9 +351,7 @@ fn implied(
         let Some(left) = s.retry_left.checked_sub(1) else {
             return exhausted(s);
         };
-        if !cfg!(rocexdp_mutant = "retries_endless") {
-            s.retry_left = left;
-        }
+        s.retry_left = left;
         s.implied = true;
         s.ask_again();
         return Outcome::ImpliedRetry;
@@ -413,9 +411,7 @@ fn advance(
         s.ack_timer.measured(time);
     }
     complete(s, sq, cq);
-    if !cfg!(rocexdp_mutant = "retries_not_reloaded") {
-        s.reload_retries();
-    }
+    s.reload_retries();
     // The timer runs while an answer is due, from the last one on.
     s.ack_deadline = if s.una < s.asked {
         s.ack_timer.timeout().map(|t| now + t)
@@ -428,7 +424,7 @@ fn advance(
 /// Completes the oldest requests that are answered, or were carried out here.
 pub(crate) fn complete(s: &mut SendState, sq: &SendQueue, cq: &mut Completions<'_>) {
     while let Some(wqe) = s.pop_complete() {
-        if cfg!(rocexdp_mutant = "completions_swapped")
+        if mutant!("completions_swapped")
             && let Some(next) = s.pop_complete()
         {
             finish(&next, sq, cq, Status::Success);
@@ -442,7 +438,9 @@ fn retry(s: &mut SendState) -> Outcome {
     let Some(left) = s.retry_left.checked_sub(1) else {
         return exhausted(s);
     };
-    s.retry_left = left;
+    if !mutant!("retries_endless") {
+        s.retry_left = left;
+    }
     s.go_back();
     Outcome::Retry
 }
@@ -477,7 +475,7 @@ fn not_ready(s: &mut SendState, code: u8, now: Timestamp) -> Outcome {
         }
         None => s.go_back(),
     }
-    let wait = !cfg!(rocexdp_mutant = "rnr_timer_ignored");
+    let wait = !mutant!("rnr_timer_ignored");
     s.rnr_until = Some(if wait { now + rnr_delay(code) } else { now });
     Outcome::Wait
 }
@@ -521,7 +519,7 @@ pub(crate) fn flush(s: &mut SendState, sq: &SendQueue, cq: &mut Completions<'_>)
         finish(&wqe, sq, cq, Status::WrFlushErr);
     }
     // At most as many as the ring holds: whoever posts meanwhile rings the doorbell.
-    let capacity = if cfg!(rocexdp_mutant = "posted_sends_not_flushed") {
+    let capacity = if mutant!("posted_sends_not_flushed") {
         0
     } else {
         sq.capacity()
@@ -555,8 +553,8 @@ fn finish(wqe: &Wqe, sq: &SendQueue, cq: &mut Completions<'_>, status: Status) {
     // Its place is free before the completion shows, so that who sees it may post.
     sq.completed(1);
     cq.done(status);
-    let lost = cfg!(rocexdp_mutant = "completion_lost") && wqe.packets == 3;
-    let signaled = wqe.wr.signaled || cfg!(rocexdp_mutant = "unsignaled_completes");
+    let lost = mutant!("completion_lost") && wqe.packets == 3;
+    let signaled = wqe.wr.signaled || mutant!("unsignaled_completes");
     if (signaled && !lost) || status != Status::Success {
         cq.push(
             wqe.wr.wr_id,

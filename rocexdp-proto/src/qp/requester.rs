@@ -76,7 +76,7 @@ fn may_go(s: &SendState, wqe: &Wqe) -> bool {
     if wqe.done {
         return true;
     }
-    if wqe.wr.fence && s.waits_before(wqe.first) && !cfg!(rocexdp_mutant = "fence_ignored") {
+    if wqe.wr.fence && s.waits_before(wqe.first) && !mutant!("fence_ignored") {
         return false;
     }
     if wqe.stays() {
@@ -91,7 +91,7 @@ fn may_go(s: &SendState, wqe: &Wqe) -> bool {
         return true;
     }
     let due = s.responses_due();
-    let depth = s.max_rd_atomic + usize::from(cfg!(rocexdp_mutant = "initiator_depth_exceeded"));
+    let depth = s.max_rd_atomic + usize::from(mutant!("initiator_depth_exceeded"));
     s.responses_asked() < depth && (due == 0 || due + u64::from(numbers(s, wqe, index)) <= s.window)
 }
 
@@ -151,7 +151,7 @@ pub(crate) fn next(
         || index + 1 == wqe.packets
         || fills_window
         || (s.next + 1).is_multiple_of(s.ack_interval);
-    let ack_req = ack_req && !cfg!(rocexdp_mutant = "last_packet_asks_nothing");
+    let ack_req = ack_req && !mutant!("last_packet_asks_nothing");
     let mut request = Request {
         ack_req,
         wqe: s.cursor,
@@ -320,7 +320,7 @@ fn packet(s: &SendState, wqe: &Wqe, index: u32, numbers: u32) -> Request {
         SendOp::Read { va, rkey } => {
             let length = left.min(numbers.saturating_mul(mtu));
             let mut from = va.wrapping_add(u64::from(offset));
-            if cfg!(rocexdp_mutant = "read_retry_not_advanced") && s.restart == s.next {
+            if mutant!("read_retry_not_advanced") && s.restart == s.next {
                 from = va;
             }
             r.reth = reth(from, rkey, length);

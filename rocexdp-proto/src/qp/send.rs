@@ -227,14 +227,16 @@ impl SendState {
     }
 
     pub(crate) fn reload_retries(&mut self) {
-        self.retry_left = self.retry_cnt;
+        if !mutant!("retries_not_reloaded") || self.una == 0 {
+            self.retry_left = self.retry_cnt;
+        }
         self.rnr_left = self.rnr_retry;
     }
 
     /// PSN of a packet.
     pub(crate) fn psn(&self, packet: u64) -> Psn {
         let psn = self.start.add((packet & 0xff_ffff) as u32);
-        if cfg!(rocexdp_mutant = "psn_wrap") && psn.get() < self.start.get() {
+        if mutant!("psn_wrap") && psn.get() < self.start.get() {
             return psn.add(1);
         }
         psn

@@ -126,7 +126,7 @@ impl Payload<'_> {
     /// [`MemoryFault`] as `mem` reports it.
     pub fn write_to(&self, mem: &dyn Memory, offset: u64) -> Result<(), MemoryFault> {
         let mut at = offset;
-        if cfg!(rocexdp_mutant = "last_bytes_first")
+        if mutant!("last_bytes_first")
             && let Some(part) = slices(self.frags, self.start, self.len).last()
         {
             mem.write(at + (self.len - part.len()) as u64, part)?;

@@ -70,6 +70,8 @@ fn options() -> Result<Options, String> {
             "--replay" => options.replay = Some(value()?),
             "--show" => options.show = true,
             "--quick" => options.quick = true,
+            #[cfg(rocexdp_mutants)]
+            "--mutant" => rocexdp_proto::mutant::choose(&value()?),
             _ => {
                 return Err(format!(
                     "there is no option {arg}: --seeds N --from S --threads N --replay FILE --show --quick"

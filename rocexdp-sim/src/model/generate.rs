@@ -45,7 +45,7 @@ pub fn program(seed: u64) -> Program {
     let mut ops = Vec::new();
     memory(&mut d, &mut ops);
     let span = d.of(&[100_000, 400_000, 2_000_000]);
-    let (posts, mistakes) = (d.from(30, 220), d.percent(25));
+    let (posts, mistakes) = (d.from(30, 220), d.percent(30));
     traffic(&mut d, &setup, &mut ops, span, posts, mistakes);
     if d.percent(30) {
         lifecycle(&mut d, &setup, &mut ops, span);
@@ -336,7 +336,7 @@ fn lifecycle(d: &mut Dice, s: &Setup, ops: &mut Vec<Op>, span: u64) {
 
 /// Regions are withdrawn and registered again; memory goes away.
 fn withdrawals(d: &mut Dice, ops: &mut Vec<Op>, span: u64) {
-    for _ in 0..d.from(1, 3) {
+    for _ in 0..d.from(2, 5) {
         let (end, slot, at) = (d.below(2), d.below(SLOTS as u64), d.below(span));
         if d.percent(50) {
             ops.push(op(
@@ -368,7 +368,7 @@ fn withdrawals(d: &mut Dice, ops: &mut Vec<Op>, span: u64) {
             };
             for (at, verb) in [
                 (at, Verb::TakeAway),
-                (at + d.below(100_000), Verb::GiveBack),
+                (at + d.below(300_000), Verb::GiveBack),
             ] {
                 ops.push(op(
                     at,

@@ -427,6 +427,11 @@ impl State {
                 break;
             }
         }
+        // A READ is answered, or answered again, after what is behind it was executed.
+        let mut reads = s.msgs.iter().filter(|m| m.kind == kind::READ);
+        if reads.any(|m| self.refusable(end, s, m).is_some()) {
+            return true;
+        }
         // A receive of no bytes leaves no trace, but its message may be too long, or the resources too few.
         let Setup {
             depth, resources, ..

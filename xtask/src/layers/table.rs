@@ -77,6 +77,7 @@ pub const CRATES: &[Crate] = &[
         // No clock, thread, socket, file or randomness comes in through any of these.
         external: Some(&["crc32fast", "crossbeam-queue", "thiserror"]),
         modules: Some(&[
+            ("mutant", &[]),
             ("ids", &[]),
             ("time", &[]),
             ("rng", &[]),

@@ -217,12 +217,12 @@ fn owed(s: &mut RecvState) -> Option<Answer> {
         Owed::Nothing => return None,
         // 0x1f: credits are not used.
         Owed::Ack(before) => {
-            let behind = u32::from(!cfg!(rocexdp_mutant = "acknowledged_early"));
+            let behind = u32::from(!mutant!("acknowledged_early"));
             let psn = before.unwrap_or(s.expected).sub(behind);
             (psn, Syndrome::Ack(0x1f))
         }
         Owed::NakSequence => {
-            let off = u32::from(cfg!(rocexdp_mutant = "nak_of_the_wrong_psn"));
+            let off = u32::from(mutant!("nak_of_the_wrong_psn"));
             (s.expected.add(off), Syndrome::NakSequence)
         }
         Owed::NotReady => (s.expected, Syndrome::RnrNak(s.min_rnr_timer)),

@@ -18,13 +18,9 @@ const WORD: u32 = 8;
 pub(super) fn check_psn(s: &RecvState, p: &Packet<'_>) -> Result<(), Refusal> {
     match p.bth.psn.diff(s.expected) {
         0 => Ok(()),
-        1 if cfg!(rocexdp_mutant = "gap_overlooked") => Ok(()),
+        1 if mutant!("gap_overlooked") => Ok(()),
         1.. => Err(Refusal::Gap),
-        -1 if cfg!(rocexdp_mutant = "duplicate_send_delivered")
-            && p.bth.opcode == rc::SEND_ONLY =>
-        {
-            Ok(())
-        }
+        -1 if mutant!("duplicate_send_delivered") && p.bth.opcode == rc::SEND_ONLY => Ok(()),
         _ => Err(Refusal::Duplicate),
     }
 }
@@ -97,7 +93,7 @@ pub(super) fn check_resource(
     position: Position,
 ) -> Result<(), Refusal> {
     if takes_resource(operation) {
-        let unbounded = cfg!(rocexdp_mutant = "resources_unbounded");
+        let unbounded = mutant!("resources_unbounded");
         return if unbounded || s.resources.has_room(s.path_mtu) {
             Ok(())
         } else {
@@ -141,7 +137,7 @@ pub(super) fn check_length(
         Operation::Send => {
             let room = s.current.as_ref().map_or(0, |wr| wr.local.len());
             if m.bytes.checked_add(len).is_none_or(|n| n > room)
-                && !cfg!(rocexdp_mutant = "receive_length_unchecked")
+                && !mutant!("receive_length_unchecked")
             {
                 return Err(Refusal::TOO_LONG);
             }

@@ -26,7 +26,7 @@ pub(super) fn execute(
 ) -> Result<(), Refusal> {
     let kept = match m.operation {
         Operation::Send | Operation::Write => {
-            if cfg!(rocexdp_mutant = "completed_before_placed") {
+            if mutant!("completed_before_placed") {
                 let wr = s.current.clone();
                 advance(s, cx, p, m, position)?;
                 return place(wr.as_ref(), cx, p, &m);
@@ -116,8 +116,8 @@ pub(super) fn advance(
     };
     if let Some(wr) = s.current.take() {
         let ok = Status::Success;
-        let imm = p.imm.filter(|_| !cfg!(rocexdp_mutant = "immediate_lost"));
-        let solicited = p.bth.solicited && !cfg!(rocexdp_mutant = "solicited_lost");
+        let imm = p.imm.filter(|_| !mutant!("immediate_lost"));
+        let solicited = p.bth.solicited && !mutant!("solicited_lost");
         cx.finish(&wr, opcode, ok, bytes, imm, p.invalidate, solicited);
     }
     Ok(())

@@ -15,7 +15,7 @@ pub(crate) fn flush(s: &mut RecvState, cx: &mut Context<'_>) {
     if let Some(wr) = s.current.take() {
         cx.fail(&wr, Status::WrFlushErr);
     }
-    if cx.shared || cfg!(rocexdp_mutant = "receives_not_flushed") {
+    if cx.shared || mutant!("receives_not_flushed") {
         return;
     }
     // At most as many as the queue holds: whoever posts meanwhile rings the doorbell.

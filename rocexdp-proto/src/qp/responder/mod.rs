@@ -309,7 +309,7 @@ fn refuse(
     match refusal {
         Refusal::Duplicate => {
             cx.stats.duplicate_request += 1;
-            if cfg!(rocexdp_mutant = "atomic_twice")
+            if mutant!("atomic_twice")
                 && let Ok(m) = check_length(s, p, operation, Position::Only)
                 && matches!(operation, Operation::CompareSwap | Operation::FetchAdd)
             {
@@ -350,7 +350,7 @@ fn duplicate_request(s: &mut RecvState, p: &Packet<'_>, operation: Operation) ->
     let number = s.number(p.bth.psn);
     let asked = match operation {
         Operation::Send | Operation::Write => {
-            if !cfg!(rocexdp_mutant = "duplicate_not_acknowledged") {
+            if !mutant!("duplicate_not_acknowledged") {
                 s.acknowledge_again(number);
             }
             return Served::Accepted;

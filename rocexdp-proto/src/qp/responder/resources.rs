@@ -207,7 +207,7 @@ impl Resources {
                     _ => return false,
                 }
             }
-            _ if cfg!(rocexdp_mutant = "duplicate_atomic_unanswered") => return false,
+            _ if mutant!("duplicate_atomic_unanswered") => return false,
             (Again::Other(operation), Kept::Original(_) | Kept::Nothing)
                 if operation == entry.operation =>
             {
