@@ -126,7 +126,7 @@ fn cases() -> Vec<Case> {
         |rig, at| SendOp::Flush {
             va: VA + at,
             rkey: rig.ends[1].region.rkey,
-            len: 4096,
+            len: 64,
             what: Feth {
                 global_visibility: true,
                 persistence: false,

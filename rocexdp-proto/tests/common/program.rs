@@ -349,10 +349,9 @@ impl Program {
         assert!(self.pair.run(LONG), "it comes to rest");
         self.poll();
         let now = self.pair.now();
-        for end in 0..2 {
-            self.pair.ends[end]
-                .endpoint
-                .modify_qp(now, QPNS[end], QpTransition::Err)
+        for (end, qpn) in self.pair.ends.iter_mut().zip(QPNS) {
+            end.endpoint
+                .modify_qp(now, qpn, QpTransition::Err)
                 .expect("to ERR from any state");
         }
         self.pair.run(LONG);

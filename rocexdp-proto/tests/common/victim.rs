@@ -14,7 +14,7 @@ use rocexdp_common::opcode::{Opcode, Operation, Position, ext, rc};
 use rocexdp_proto::ids::{PathMtu, Psn, RKey, WrId};
 use rocexdp_proto::mem::{Access, MemoryRegion};
 use rocexdp_proto::time::Timestamp;
-use rocexdp_proto::verbs::{RecvWr, Segment, SendOp, SendWr, Status};
+use rocexdp_proto::verbs::{Cqe, RecvWr, Segment, SendOp, SendWr, Status};
 use rocexdp_proto::wire::{RxMeta, TransmitKind};
 use rocexdp_proto::{DropReason, QpState, QpTransition};
 use rocexdp_sim::pair::{Bytes, Pair, PairConfig, QPNS};
@@ -32,6 +32,8 @@ const ANSWERS: usize = 2;
 const RESPONSES: usize = 8 * 8 + 8;
 /// Requests sent again: the window.
 const AGAIN: usize = 128;
+/// Numbers of receive requests begin here, of send requests at 0.
+const FIRST_RECEIVE: u64 = 1 << 32;
 /// Bytes of the last packet of a message in good order.
 const TAIL: u32 = 200;
 /// What the victim's peer writes.
@@ -57,6 +59,8 @@ pub struct Victim {
     asked: Opcode,
     sends: u64,
     receives: u64,
+    /// Completions so far, taken at each step: the queue never fills.
+    done: Vec<Cqe>,
     /// What happened, by name.
     pub seen: BTreeMap<&'static str, u64>,
 }
@@ -145,6 +149,7 @@ impl Victim {
             asked: rc::ACKNOWLEDGE,
             sends: 0,
             receives: 0,
+            done: Vec::new(),
             seen: BTreeMap::new(),
         };
         for _ in 0..c.below(12) {
@@ -160,7 +165,7 @@ impl Victim {
     fn receive(&mut self, c: &mut impl Choices) {
         let len = c.of(&[MIDDLE.len() as u32, 1500, 1500, 1500, 1500, 1300, 1400, 0]);
         let local = Segment::new(self.inbox.clone(), MIDDLE.start as u64, len);
-        let wr = RecvWr::new(WrId(1000 + self.receives), local);
+        let wr = RecvWr::new(WrId(FIRST_RECEIVE + self.receives), local);
         if self.pair.ends[1].qp.rq.post(wr).is_ok() {
             self.receives += 1;
         }
@@ -232,6 +237,7 @@ impl Victim {
     /// One step: mostly a packet, sometimes time that passes or a request posted. False: the connection has failed, and there
     /// is little to see any more.
     pub fn step(&mut self, c: &mut impl Choices) -> bool {
+        self.done.extend(self.pair.completions(1));
         match c.below(16) {
             0 => {
                 let span = c.of(&[Duration::from_micros(10), Duration::from_millis(2)]);
@@ -499,10 +505,11 @@ impl Victim {
             .modify_qp(self.now, QPNS[1], QpTransition::Err)
             .expect("to ERR from any state");
         let (mut sends, mut receives) = (0, 0);
-        for done in self.pair.completions(1) {
-            let next = if done.wr_id.0 >= 1000 {
+        self.done.extend(self.pair.completions(1));
+        for done in &self.done {
+            let next = if done.wr_id.0 >= FIRST_RECEIVE {
                 receives += 1;
-                999 + receives
+                FIRST_RECEIVE + receives - 1
             } else {
                 sends += 1;
                 sends - 1
