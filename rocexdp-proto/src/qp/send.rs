@@ -227,9 +227,7 @@ impl SendState {
     }
 
     pub(crate) fn reload_retries(&mut self) {
-        if !mutant!("retries_not_reloaded") || self.una == 0 {
-            self.retry_left = self.retry_cnt;
-        }
+        self.retry_left = self.retry_cnt;
         self.rnr_left = self.rnr_retry;
     }
 

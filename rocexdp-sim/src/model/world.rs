@@ -459,6 +459,23 @@ impl World {
         })
     }
 
+    /// Where nothing was lost or late and the peer was ready, go-back-N sent nothing again.
+    fn sent_nothing_twice(&self, pair: usize, end: usize) {
+        let mut state = self.state();
+        let first = state.pairs[pair][end].generation == 1 && state.setup.selective == 0;
+        let s = state.outgoing(pair, end);
+        if !first || s.disturbed || s.paced || s.rnr_naks > 0 || !s.faults.is_empty() {
+            return;
+        }
+        let info = self.endpoints[end].qp_info(qpn(pair, end));
+        let again = info.map_or(0, |i| i.stats.retransmitted_packets);
+        if again > 0 {
+            state.wrong(|| {
+                format!("end {end} pair {pair}: {again} packets sent again for no reason")
+            });
+        }
+    }
+
     /// Everything to ERR: what has not completed is flushed.
     fn finish(&mut self) {
         for pair in 0..self.qps.len() {
@@ -473,6 +490,7 @@ impl World {
                     self.state()
                         .wrong(|| format!("end {end} pair {pair}: {why}"));
                 }
+                self.sent_nothing_twice(pair, end);
             }
             for end in 0..2 {
                 self.enter_err(pair, end);
