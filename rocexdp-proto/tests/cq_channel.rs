@@ -168,6 +168,7 @@ fn a_resized_queue_keeps_what_is_in_it_in_order() {
 }
 
 #[test]
+#[allow(clippy::disallowed_methods)] // The queue is what threads meet at; the core itself has none.
 fn no_event_is_lost_between_arming_and_polling() {
     // One thread completes, another arms, polls till empty and waits for the hook: it must see every completion.
     let (mut pair, [_, receives], channel) = on_channel(64);

@@ -126,7 +126,7 @@ fn a_duplicate_read_that_is_not_within_the_first_one_is_dropped_in_silence() {
     ];
     let before = r.bytes.copy();
     for (n, (what, packet)) in cases.iter().enumerate() {
-        assert_eq!(r.feed(&[packet.clone()]), [], "{what}");
+        assert_eq!(r.feed(std::slice::from_ref(&packet)), [], "{what}");
         let n = n as u64 + 1;
         assert_eq!(dropped(&r, DropReason::DuplicateUnanswered), n, "{what}");
     }
@@ -138,7 +138,7 @@ fn a_duplicate_atomic_gets_the_first_answer_and_changes_the_memory_once() {
     let mut r = Responder::small();
     let before = r.word(0);
     let add = r.add(0, 0, 7);
-    let first = r.feed(&[add.clone()]);
+    let first = r.feed(std::slice::from_ref(&add));
     r.feed(&[r.add(1, 0, 1)]);
     let again = r.feed(&[add.clone(), add]);
     // Within one batch it is answered once.
@@ -195,13 +195,16 @@ fn a_read_of_nothing_and_its_retry_need_no_key() {
     let none = r
         .packet(0, rc::READ_REQUEST)
         .reth(0xdead_0000, 0xdead_beef, 0);
-    assert_eq!(r.answers(&[none.clone()]), [(READ[3], 0)]);
+    assert_eq!(r.answers(std::slice::from_ref(&none)), [(READ[3], 0)]);
     assert_eq!(r.answers(&[none]), [(READ[3], 0)]);
     let other = r.packet(0, rc::READ_REQUEST).reth(0x1000, 1, 0);
     assert_eq!(r.answers(&[other]), [(READ[3], 0)]);
     // A WRITE of nothing as well.
     let none = r.packet(1, rc::WRITE_ONLY).reth(0xdead_0000, 1, 0).asking();
-    assert_eq!(r.answers(&[none.clone()]), [(rc::ACKNOWLEDGE, 1)]);
+    assert_eq!(
+        r.answers(std::slice::from_ref(&none)),
+        [(rc::ACKNOWLEDGE, 1)]
+    );
     assert_eq!(r.answers(&[none]), [(rc::ACKNOWLEDGE, 1)]);
 }
 
