@@ -107,6 +107,9 @@ fn bucket(key: &[u8]) -> u64 {
     hash(&[key]) % BUCKETS * BUCKET as u64
 }
 
+/// A key and its value.
+type Entry<'a> = (&'a [u8], &'a [u8]);
+
 /// A slot's bytes, as they were at one time or mixed from several.
 struct Slot<'a>(&'a [u8]);
 
@@ -121,7 +124,7 @@ impl<'a> Slot<'a> {
     }
 
     /// Key and value of a slot that is whole; `Ok(None)` for an empty one, an error for one that is being written.
-    fn entry(&self) -> Result<Option<(&'a [u8], &'a [u8])>, Torn> {
+    fn entry(&self) -> Result<Option<Entry<'a>>, Torn> {
         let version = self.version();
         if version == 0 {
             return Ok(None);

@@ -158,13 +158,11 @@ impl ProtectionDomain {
     }
 
     /// Begins a reliable connected queue pair whose requests all complete into `cq`.
-    #[must_use]
     pub fn queue_pair(&self, cq: &CompletionQueue) -> QueuePairBuilder<Rc> {
         self.queue_pair_of(cq)
     }
 
     /// Begins a queue pair of any service.
-    #[must_use]
     pub fn queue_pair_of<S: Service>(&self, cq: &CompletionQueue) -> QueuePairBuilder<S> {
         QueuePairBuilder::new(self.clone(), cq.clone())
     }
