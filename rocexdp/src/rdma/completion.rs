@@ -160,10 +160,8 @@ impl CompletionQueue {
         loop {
             // A completion between the two lines leaves a permit.
             if let Some(completion) = self.poll() {
-                // One call told of a burst: the next waiter takes over.
-                if !self.0.ring.is_empty() {
-                    self.0.news.tasks.notify_one();
-                }
+                // One call tells of all until the queue was found empty, and this waiter may not look again: the next one does.
+                self.0.news.tasks.notify_one();
                 return completion;
             }
             self.0.news.tasks.notified().await;
