@@ -183,7 +183,7 @@ impl CompletionQueue {
             if left.is_zero() {
                 return Ok(None);
             }
-            let channel = self.channel()?;
+            let channel = self.eventfd()?;
             let Some(left) = rustix::time::Timespec::try_from(left).ok() else {
                 return Ok(None);
             };
@@ -199,22 +199,28 @@ impl CompletionQueue {
     /// kind. The queue has one; asking again gives another handle to it.
     ///
     /// When it is readable, [`CompletionChannel::clear`] it, then [`Self::poll`] until there is nothing: only then the next completion
-    /// makes it readable again. It is readable at first, so that what completed before is not missed.
+    /// makes it readable again. It is readable when asked for, so that what completed before is not missed.
     ///
     /// # Errors
     /// No eventfd can be made.
     pub fn channel(&self) -> Result<CompletionChannel, Error> {
+        let channel = self.eventfd()?;
+        ring(&channel.0);
+        Ok(channel)
+    }
+
+    fn eventfd(&self) -> Result<CompletionChannel, Error> {
         let slot = &self.0.news.fd;
-        if slot.get().is_none() {
-            let made = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
-                .map_err(system("making an eventfd"))?;
-            // Another thread may have been faster.
-            let fd = slot.get_or_init(|| Arc::new(made));
-            ring(fd);
+        if let Some(fd) = slot.get() {
+            return Ok(CompletionChannel(Arc::clone(fd)));
         }
-        let fd = slot.get().map(Arc::clone);
-        fd.map(CompletionChannel)
-            .ok_or_else(|| system("making an eventfd")(rustix::io::Errno::BADF))
+        let made = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+            .map_err(system("making an eventfd"))?;
+        // Another thread may have been faster.
+        let fd = slot.get_or_init(|| Arc::new(made));
+        // Something may have completed since the queue was looked at.
+        ring(fd);
+        Ok(CompletionChannel(Arc::clone(fd)))
     }
 
     /// Completions not polled yet.
