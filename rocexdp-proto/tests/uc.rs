@@ -389,6 +389,32 @@ fn in_sqd_a_message_that_has_begun_goes_on_and_the_next_one_waits() {
 }
 
 #[test]
+fn a_send_that_fails_in_sqd_flushes_those_that_waited() {
+    let mut pair = Pair::new(&config());
+    let source = Bytes::of(pattern(600, 1));
+    for n in 1..=2 {
+        pair.post_send(0, send_wr(n, SendOp::Send, &source, 600))
+            .unwrap();
+    }
+    let now = pair.now();
+    let end = &mut pair.ends[0];
+    assert!(end.endpoint.poll_transmit(now).is_some());
+    end.endpoint
+        .modify_qp(now, QPNS[0], ModifyQp::to(QpState::Sqd))
+        .unwrap();
+    source.take_away();
+    assert!(pair.run(LONG));
+    assert_eq!(state(&pair, 0), QpState::Sqe);
+    assert_eq!(
+        outcomes(&mut pair, 0),
+        [
+            (1, CqeOpcode::Send, Status::LocProtErr),
+            (2, CqeOpcode::Send, Status::WrFlushErr)
+        ]
+    );
+}
+
+#[test]
 fn a_memory_window_is_bound_and_written_to_over_uc() {
     let mut pair = Pair::new(&config());
     let bytes = Bytes::filled(256, 0);

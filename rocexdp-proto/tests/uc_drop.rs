@@ -190,6 +190,29 @@ fn a_write_that_lost_a_packet_has_written_what_came_before_it_and_nothing_behind
 }
 
 #[test]
+fn a_write_behind_a_dropped_send_consumes_no_receive_request() {
+    let full = [7; 256];
+    let (mut pair, bytes) = feed(&[
+        (0, packet(rc::SEND_FIRST).payload(&full)),
+        // The end of the SEND was lost.
+        (
+            2,
+            packet(rc::WRITE_ONLY).reth(VA, key(), 4).payload(&[1; 4]),
+        ),
+    ]);
+    assert_eq!(bytes.copy()[..4], [1; 4]);
+    assert_eq!(outcomes(&mut pair, 1), [], "a WRITE completes nothing here");
+    let mut next = packet(rc::SEND_ONLY).payload(&[2; 4]);
+    next.bth.psn = FIRST.add(3);
+    pair.inject(1, next.frame(&config(), 0));
+    silent(&mut pair);
+    assert_eq!(
+        outcomes(&mut pair, 1),
+        [(5, CqeOpcode::Recv, Status::Success)]
+    );
+}
+
+#[test]
 fn the_psn_of_a_messages_begin_is_not_looked_at() {
     // Whatever was lost or is older: rxe_resp.c `check_psn`.
     let (mut pair, _) = feed(&[(77, packet(rc::SEND_ONLY).payload(&[1; 4]))]);

@@ -156,6 +156,12 @@ fn selectively_acknowledged(
     aeth: Aeth,
     now: Timestamp,
 ) -> Result<Outcome, DropReason> {
+    if matches!(
+        aeth.syndrome,
+        Syndrome::Reserved(_) | Syndrome::NakInvalidRd
+    ) {
+        return Err(DropReason::ReservedSyndrome);
+    }
     let acks = matches!(aeth.syndrome, Syndrome::Ack(_));
     // Counted from behind it: an ACK of nothing yet names the packet before the first one.
     let behind = s.packet(p.bth.psn.add(1)).ok_or(DropReason::GhostAck)?;
@@ -164,17 +170,26 @@ fn selectively_acknowledged(
     }
     let covered = if acks { behind } else { behind - 1 };
     let una = covered.min(s.unanswered().unwrap_or(u64::MAX)).max(s.una);
-    let news = match (&mut s.selective, &p.sack) {
-        (Some(sr), Some(sack)) => sr.sack(sack, una, now).ok_or(DropReason::GhostAck)?,
+    let (news, came) = match (&mut s.selective, &p.sack) {
+        (Some(sr), Some(sack)) => {
+            let news = sr.sack(sack, una, now).ok_or(DropReason::GhostAck)?;
+            (news, sr.has_arrived(una))
+        }
         _ => return Err(DropReason::UnexpectedResponse),
     };
     if news.arrived {
         s.heard(now);
     }
+    // What was asked for again has been answered before this: lost once more. How often is the timer's matter, which runs.
+    let lost_again = acks && came && s.implied && una == s.una && s.rnr_until.is_none();
     let outcome = match behind.checked_sub(1) {
         Some(packet) => acknowledged(s, sq, cq, packet, aeth, now)?,
         None => Outcome::Nothing,
     };
+    if lost_again {
+        s.ask_again();
+        return Ok(Outcome::ImpliedRetry);
+    }
     Ok(match outcome {
         Outcome::Nothing | Outcome::Progress if news.lost > 0 => Outcome::Retry,
         Outcome::Nothing if news.arrived => Outcome::Progress,

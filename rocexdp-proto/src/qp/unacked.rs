@@ -68,6 +68,8 @@ impl Qp {
             self.fail(ErrorCause::CqOverflow);
         } else {
             self.set_state(QpState::Sqe);
+            // In SQD the queue has kept what was posted.
+            self.flush_sends();
         }
     }
 }

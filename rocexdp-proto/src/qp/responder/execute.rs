@@ -114,7 +114,9 @@ pub(super) fn advance(
         Operation::Write => (CqeOpcode::RecvWriteImm, m.total),
         _ => (CqeOpcode::Recv, m.bytes),
     };
-    if let Some(wr) = s.current.take() {
+    // A plain WRITE consumes none, though one may be here: a SEND that UC dropped left it, or an early packet was placed into it.
+    let consumes = m.operation == Operation::Send || p.imm.is_some();
+    if consumes && let Some(wr) = s.current.take() {
         let ok = Status::Success;
         let imm = p.imm.filter(|_| !mutant!("immediate_lost"));
         let solicited = p.bth.solicited && !mutant!("solicited_lost");

@@ -211,7 +211,8 @@ fn early(
             if s.current.is_none() {
                 s.current = cx.rq.take();
             }
-            if end > s.current.as_ref()?.local.len() {
+            let wr = s.current.as_ref()?;
+            if end > wr.local.len() || cx.may_receive(wr).is_err() {
                 return None;
             }
             m.bytes = offset;

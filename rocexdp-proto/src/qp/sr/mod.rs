@@ -12,7 +12,8 @@
 //!
 //! Requests are spread over all paths. Answers all take path 0, in the order that RC gives them: what an answer tells of those
 //! before it stays as it is in RC. A lost READ response is found as in RC too, by the answer behind it, and the READ is asked for
-//! again from there.
+//! again from there. If what that brings is lost as well, the acknowledgement of the asking says so: it leaves behind the
+//! answer.
 //!
 //! Must not: know requests or memory.
 

@@ -51,6 +51,8 @@ struct Slot {
     serial: u32,
     path: u8,
     state: State,
+    /// It was refused, or its response was lost: that it arrives is no news.
+    again: bool,
 }
 
 /// A transmission.
@@ -209,6 +211,7 @@ impl Sender {
         // A READ of many packets has numbers beyond the span; its slots are passed once.
         for packet in from..to.min(from + u64::from(SPAN)) {
             let slot = self.slot_mut(packet);
+            slot.again = false;
             if core::mem::take(&mut slot.state) == State::InFlight {
                 self.in_flight -= 1;
             }
@@ -248,7 +251,7 @@ impl Sender {
                         State::Idle => slot.state = State::Idle,
                         State::Arrived | State::Lost => {}
                     }
-                    news.arrived = true;
+                    news.arrived |= !slot.again;
                 }
             } else if overtaken > SACK_BITS && overtaken < 1 << 31 {
                 path.gone.remove(i);
@@ -278,7 +281,7 @@ impl Sender {
                     State::Lost => news.spurious += 1,
                     State::Idle | State::Arrived => {}
                 }
-                news.arrived = true;
+                news.arrived |= !slot.again;
                 path.settle(i as usize);
             } else if sack.highest.wrapping_sub(serial) > path.tolerance {
                 // Sent again meanwhile, or known already: nothing more is asked of this transmission.
@@ -317,12 +320,19 @@ impl Sender {
             path.gone.retain(|(_, gone)| *gone != packet);
         }
         let slot = self.slot_mut(packet);
+        slot.again = true;
         match core::mem::replace(&mut slot.state, State::Lost) {
             State::InFlight => self.in_flight -= 1,
             State::Lost => return,
             State::Arrived | State::Idle => {}
         }
         self.lost.push_back(packet);
+    }
+
+    /// Whether the peer has the packet, as it was sent last, and has not acknowledged it for good.
+    pub(crate) fn has_arrived(&self, packet: u64) -> bool {
+        let slot = self.slots.get((packet % u64::from(SPAN)) as usize);
+        slot.is_some_and(|s| s.state == State::Arrived)
     }
 
     /// Nothing was heard for the whole of the fixed timeout: all that is on the way, and the oldest packet in any case, goes
