@@ -136,7 +136,7 @@ impl Sharing {
             .collect()
     }
 
-    fn to_err(&mut self, qp: usize) {
+    fn fail(&mut self, qp: usize) {
         let qpn = self.qps[qp].qpn;
         let to = QpTransition::Err;
         self.ep.modify_qp(Timestamp::ZERO, qpn, to).unwrap();
@@ -184,7 +184,7 @@ fn a_qp_in_err_ends_what_it_has_taken_and_leaves_the_rest() {
         s.post(id, 512);
     }
     s.begin(0, 0);
-    s.to_err(0);
+    s.fail(0);
     assert_eq!(s.done(), [(0, 0, Status::WrFlushErr)]);
     let qpn = s.qps[0].qpn;
     assert_eq!(s.events(), [Event::LastWqeReached { qpn }]);
