@@ -126,7 +126,7 @@ fn a_duplicate_read_that_is_not_within_the_first_one_is_dropped_in_silence() {
     ];
     let before = r.bytes.copy();
     for (n, (what, packet)) in cases.iter().enumerate() {
-        assert_eq!(r.feed(std::slice::from_ref(&packet)), [], "{what}");
+        assert_eq!(r.feed(std::slice::from_ref(packet)), [], "{what}");
         let n = n as u64 + 1;
         assert_eq!(dropped(&r, DropReason::DuplicateUnanswered), n, "{what}");
     }
