@@ -382,9 +382,9 @@ impl SendState {
         }
     }
 
-    /// Selective repeat: something has arrived, if nothing that the oldest packet waits for. The timer starts anew.
+    /// Selective repeat: something has arrived, if nothing that the oldest packet waits for. The timer starts anew; retries do
+    /// not, since what was sent again may be all that arrives.
     pub(crate) fn heard(&mut self, now: Timestamp) {
-        self.reload_retries();
         if self.ack_deadline.is_some() {
             self.ack_deadline = self.ack_timer.timeout().map(|t| now + t);
         }
