@@ -5,6 +5,7 @@ mod common;
 use std::time::Duration;
 
 use common::{LONG, outcomes, pattern, recv_wr, send_wr, target, write_op};
+use rocexdp_proto::mem::Access;
 use rocexdp_proto::verbs::{CqeOpcode, QpState, SendOp, Status};
 use rocexdp_proto::{Event, ModifyQp, QpTransition};
 use rocexdp_sim::pair::{Bytes, Fate, Pair, PairConfig, QPNS};
@@ -114,4 +115,58 @@ fn what_waits_is_flushed_in_err() {
         outcomes(&mut pair, 0),
         [(1, CqeOpcode::Write, Status::WrFlushErr)]
     );
+}
+
+/// A change of attributes in SQD, after the request of a READ was lost; whether the READ completes.
+fn completes_after(config: &PairConfig, change: ModifyQp) -> bool {
+    let mut pair = Pair::new(config);
+    // The request, once.
+    pair.script = Some(Box::new(|end, n, _, _| {
+        if end == 0 && n == 0 {
+            Fate::Drop
+        } else {
+            Fate::Pass
+        }
+    }));
+    let access = Access::LOCAL_WRITE | Access::REMOTE_READ;
+    let there = Bytes::of(pattern(64, 4));
+    let ep = &mut pair.ends[1].endpoint;
+    let region = ep.register_memory(there.clone(), 0x10_0000, access);
+    let inbox = Bytes::filled(64, 0);
+    let op = SendOp::Read {
+        va: region.va,
+        rkey: region.rkey,
+    };
+    pair.post_send(0, send_wr(1, op, &inbox, 64)).unwrap();
+    pair.run(Duration::from_micros(5));
+    drain(&mut pair, false);
+    let now = pair.now();
+    let ep = &mut pair.ends[0].endpoint;
+    ep.modify_qp(now, QPNS[0], change).unwrap();
+    assert!(pair.run(LONG));
+    outcomes(&mut pair, 0) == [(1, CqeOpcode::Read, Status::Success)]
+        && inbox.copy() == there.copy()
+}
+
+#[test]
+fn a_timeout_that_is_set_while_an_answer_is_due_runs_from_then_on() {
+    let never = PairConfig {
+        timeout: 0,
+        ..PairConfig::default()
+    };
+    assert!(!completes_after(&never, ModifyQp::default()));
+    let change = ModifyQp {
+        timeout: Some(8),
+        ..ModifyQp::default()
+    };
+    assert!(completes_after(&never, change));
+}
+
+#[test]
+fn a_read_that_has_begun_is_sent_again_whatever_the_initiator_depth_is_now() {
+    let change = ModifyQp {
+        max_rd_atomic: Some(0),
+        ..ModifyQp::default()
+    };
+    assert!(completes_after(&PairConfig::default(), change));
 }

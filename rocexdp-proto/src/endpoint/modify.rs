@@ -26,7 +26,6 @@ impl Endpoint {
         qpn: Qpn,
         change: impl Into<ModifyQp>,
     ) -> Result<(), VerbsError> {
-        let _ = now;
         let m = change.into();
         let slot = self.slots.get(&qpn.get()).copied();
         let slot = slot.ok_or(VerbsError::UnknownQp(qpn))?;
@@ -62,6 +61,9 @@ impl Endpoint {
         };
         if let Some(qp) = qp_at(&mut self.qps, slot) {
             qp.change(to, &m, route, own);
+            if m.timeout.is_some() {
+                qp.send.await_answer(now);
+            }
             if let Some(with) = m.selective {
                 qp.repeat_selectively(with, self.config.reorder_packets, &self.reorder);
             }

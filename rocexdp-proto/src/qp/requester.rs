@@ -91,7 +91,8 @@ fn may_go(s: &SendState, wqe: &Wqe) -> bool {
         return true;
     }
     let due = s.responses_due();
-    let depth = s.max_rd_atomic + usize::from(mutant!("initiator_depth_exceeded"));
+    // One that was taken before the depth was lowered to 0 would wait for ever.
+    let depth = s.max_rd_atomic.max(1) + usize::from(mutant!("initiator_depth_exceeded"));
     s.responses_asked() < depth && (due == 0 || due + u64::from(numbers(s, wqe, index)) <= s.window)
 }
 

@@ -382,6 +382,13 @@ impl SendState {
         }
     }
 
+    /// The timeout has changed: what is due is waited for so long from now on.
+    pub(crate) fn await_answer(&mut self, now: Timestamp) {
+        if self.una < self.asked && self.rnr_until.is_none() {
+            self.ack_deadline = self.ack_timer.timeout().map(|t| now + t);
+        }
+    }
+
     /// Selective repeat: something has arrived, if nothing that the oldest packet waits for. The timer starts anew; retries do
     /// not, since what was sent again may be all that arrives.
     pub(crate) fn heard(&mut self, now: Timestamp) {
