@@ -203,7 +203,8 @@ impl EngineHandle {
     /// As [`Self::call`], from a thread that may block.
     ///
     /// # Errors
-    /// As [`Self::call`].
+    /// As [`Self::call`]; or this is a worker's own thread, which waits for none: `f` will run, its result is lost. Where the engine
+    /// holds memory last, what its owner does when dropped is done there ([`crate::mem::Borrowed`]).
     pub fn call_blocking<R: Send + 'static>(
         &self,
         slot: u32,
@@ -214,6 +215,9 @@ impl EngineHandle {
         self.send_with(slot, move |core, now| {
             let _ = tx.send(f(core, now));
         })?;
+        if worker::is_this_thread() {
+            return Err(anyhow!("a worker's thread does not wait for a worker"));
+        }
         rx.recv().map_err(|_| gone())
     }
 

@@ -3,7 +3,7 @@
 //! Each turn: commands, doorbells, congestion news from the maps, then the transport's own step
 //! (receive, timers, transmit) over AF_XDP. Nothing here allocates per packet.
 
-use std::{num::NonZeroU64, sync::Arc, time::Duration};
+use std::{cell::Cell, num::NonZeroU64, sync::Arc, time::Duration};
 
 use rocexdp_proto::{Endpoint, Event, drive, time::Timestamp};
 use rustix::{
@@ -29,6 +29,15 @@ const NEAR: Duration = Duration::from_micros(20);
 const LONGEST_SLEEP: Duration = Duration::from_millis(100);
 /// Sleep while the TX ring is full and the device does not take more.
 const BACKPRESSURE_SLEEP: Duration = Duration::from_micros(50);
+
+thread_local! {
+    static WORKS: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether this thread is a worker's.
+pub fn is_this_thread() -> bool {
+    WORKS.get()
+}
 
 /// What commands may touch.
 pub struct Core {
@@ -104,6 +113,7 @@ impl Worker {
             bell: Arc::clone(&self.bell),
             died: std::mem::replace(&mut self.died, Box::new(|| ())),
         };
+        WORKS.set(true);
         // The default slack of 50 us would make every paced packet late; failure only costs that.
         let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
         let mut idle_since: Option<Timestamp> = None;

@@ -365,7 +365,8 @@ memory!(Borrowed, never_persistent);
 
 impl Borrowed {
     /// `len` bytes from `base` on. `owner` is dropped after the last use: once the region is withdrawn and every request and packet
-    /// that names it is done.
+    /// that names it is done; by whichever thread that is, often the engine's, which serves nobody meanwhile. It must not hold the
+    /// [`Device`](crate::rdma::Device), which could not end itself.
     ///
     /// # Safety
     /// Until `owner` is dropped the bytes are mapped, initialised, may be read and written, and no Rust reference to them is used:

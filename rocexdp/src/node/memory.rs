@@ -36,6 +36,19 @@ impl Node {
         Ok(Ok(()))
     }
 
+    /// Runs `f` on each worker in turn. A worker that has ended holds up none of the others.
+    fn on_all_workers<R: Send + 'static>(
+        &self,
+        f: impl Fn(&mut Core) -> R + Clone + Send + 'static,
+    ) {
+        let engine = &self.shared.engine;
+        for worker in 0..engine.workers() {
+            let f = f.clone();
+            // A worker that has ended knows nothing any more.
+            let _ = engine.call_blocking(worker * LINE, move |core, _| f(core));
+        }
+    }
+
     /// A new protection domain.
     ///
     /// # Errors
@@ -49,8 +62,7 @@ impl Node {
 
     /// Removes a protection domain. One that is still in use stays until the node ends.
     pub fn dealloc_pd(&self, pd: Pd) {
-        // An engine that has ended has no domains.
-        let _ = self.on_workers(move |core| core.endpoint.dealloc_pd(pd));
+        self.on_all_workers(move |core| core.endpoint.dealloc_pd(pd));
     }
 
     /// A region of `memory` in a protection domain, which peers can reach from now on. Its addresses start at 0: where it is
@@ -83,13 +95,11 @@ impl Node {
     /// Withdraws a region at the workers that know it, and not another one with its key.
     pub fn forget(&self, region: &Arc<Region>) {
         let region = Arc::clone(region);
-        // An engine that has ended has no regions.
-        let _ = self.on_workers(move |core| {
+        self.on_all_workers(move |core| {
             let known = core.endpoint.region(region.rkey());
             if known.is_some_and(|known| Arc::ptr_eq(known, &region)) {
                 core.endpoint.deregister_memory(region.rkey());
             }
-            Ok::<_, ()>(())
         });
     }
 
@@ -134,11 +144,7 @@ impl Node {
 
     /// Withdraws a region: when this returns, no later access of peers is served.
     pub fn deregister(&self, rkey: RKey) {
-        // An engine that has ended has no regions.
-        let _ = self.on_workers(move |core| {
-            core.endpoint.deregister_memory(rkey);
-            Ok::<_, ()>(())
-        });
+        self.on_all_workers(move |core| core.endpoint.deregister_memory(rkey));
     }
 
     /// A shared receive queue in a protection domain, for QPs of any worker.

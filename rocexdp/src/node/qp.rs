@@ -120,7 +120,7 @@ pub struct RawQp {
     transport: Transport,
 }
 
-/// A queue pair with a completion queue of its own. Dropping it destroys it and frees its slot.
+/// A queue pair with a completion queue of its own.
 #[derive(Debug)]
 pub struct NodeQp {
     qp: RawQp,
@@ -434,7 +434,7 @@ impl RawQp {
     }
 }
 
-impl Drop for NodeQp {
+impl Drop for RawQp {
     fn drop(&mut self) {
         let (slot, qpn) = (self.slot, self.qpn());
         // XDP stops giving packets to the QP before the engine forgets it.

@@ -168,27 +168,26 @@ impl CompletionQueue {
         }
     }
 
-    /// The oldest completion, waited for by this thread; `None` after `timeout`. One thread at a time may wait, and not beside a
-    /// [`CompletionChannel`].
+    /// The oldest completion, waited for by this thread; `None` after `timeout`, without end for [`Duration::MAX`]. One thread at a time
+    /// may wait, and not beside a [`CompletionChannel`].
     ///
     /// # Errors
     /// No eventfd can be made, or poll(2) fails.
     pub fn wait(&self, timeout: Duration) -> Result<Option<Completion>, Error> {
-        let until = Instant::now() + timeout;
+        // Later than any clock goes: no end.
+        let until = Instant::now().checked_add(timeout);
         loop {
             if let Some(completion) = self.poll() {
                 return Ok(Some(completion));
             }
-            let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() {
+            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+            if left.is_some_and(|left| left.is_zero()) {
                 return Ok(None);
             }
             let channel = self.eventfd()?;
-            let Some(left) = rustix::time::Timespec::try_from(left).ok() else {
-                return Ok(None);
-            };
+            let left = left.and_then(|left| rustix::time::Timespec::try_from(left).ok());
             let mut fds = [PollFd::new(&channel, PollFlags::IN)];
-            match poll(&mut fds, Some(&left)) {
+            match poll(&mut fds, left.as_ref()) {
                 Ok(_) | Err(rustix::io::Errno::INTR) => channel.clear(),
                 Err(error) => return Err(system("waiting for a completion")(error)),
             }
@@ -277,5 +276,81 @@ impl AsFd for CompletionChannel {
 impl std::os::fd::AsRawFd for CompletionChannel {
     fn as_raw_fd(&self) -> std::os::fd::RawFd {
         self.0.as_raw_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rocexdp_proto::{
+        CreateQp, Endpoint, EndpointConfig, QpHandle, QpTransition,
+        ids::{Qpn, WrId},
+        mem::Access,
+        time::Timestamp,
+        verbs::{RecvWr, SgList},
+    };
+
+    use super::*;
+
+    /// A queue, and a failed queue pair that gives each receive request back at once.
+    struct Source {
+        endpoint: Endpoint,
+        qp: QpHandle,
+    }
+
+    impl Source {
+        fn new(cq: &CompletionQueue) -> Self {
+            let mut endpoint = Endpoint::new(EndpointConfig::default(), 1);
+            let qpn = Qpn::new(0x80_0001);
+            let qp = endpoint
+                .create_qp(CreateQp::rc(qpn, cq.ring(), cq.ring()))
+                .unwrap();
+            let access = Access::NONE;
+            for to in [QpTransition::Init { access }, QpTransition::Err] {
+                endpoint.modify_qp(Timestamp::ZERO, qpn, to).unwrap();
+            }
+            Self { endpoint, qp }
+        }
+
+        fn complete(&mut self, id: u64) {
+            let wr = RecvWr::new(WrId(id), SgList::empty());
+            self.qp.rq.post(wr).unwrap();
+            self.endpoint.work_posted(Timestamp::ZERO, self.qp.qpn);
+        }
+    }
+
+    #[tokio::test]
+    async fn whoever_waits_is_woken_when_another_waiter_took_all_there_was() {
+        let cq = CompletionQueue::new(8);
+        let mut source = Source::new(&cq);
+        let waiter = || {
+            let cq = cq.clone();
+            tokio::spawn(async move { cq.next().await.id() })
+        };
+        let (first, second) = (waiter(), waiter());
+        // Both find nothing, and wait.
+        tokio::task::yield_now().await;
+        source.complete(1);
+        let limit = Duration::from_secs(10);
+        assert_eq!(
+            tokio::time::timeout(limit, first).await.unwrap().unwrap(),
+            1
+        );
+        source.complete(2);
+        let second = tokio::time::timeout(limit, second).await;
+        assert_eq!(second.expect("a wake-up").unwrap(), 2);
+    }
+
+    #[test]
+    fn a_thread_may_wait_without_end() {
+        let cq = CompletionQueue::new(8);
+        let mut source = Source::new(&cq);
+        std::thread::scope(|scope| {
+            let waiter = scope.spawn(|| cq.wait(Duration::MAX));
+            std::thread::sleep(Duration::from_millis(20));
+            source.complete(1);
+            let got = waiter.join().unwrap().unwrap();
+            assert_eq!(got.map(|completion| completion.id()), Some(1));
+        });
+        assert_eq!(cq.wait(Duration::from_millis(1)).unwrap(), None);
     }
 }

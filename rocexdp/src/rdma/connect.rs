@@ -171,6 +171,7 @@ impl<S: Service> QueuePair<S, Init> {
     /// The peer can't be reached or refuses; the connection does not take the device's way; a route, next hop or MTU does not fit.
     pub async fn connect(self, peer: SocketAddr, say: &Connect) -> Result<QueuePair<S>, Error> {
         let fail = |why: String| Error::connection(peer, why);
+        fits(&say.private_data).map_err(fail)?;
         let device = self.protection_domain().device().clone();
         let stream = timeout(HANDSHAKE, TcpStream::connect(peer)).await;
         let mut stream = stream
@@ -208,6 +209,15 @@ impl<S: Service> QueuePair<S, Init> {
             .map_err(|error| fail(error.to_string()))?;
         Ok(self.connected(stream, theirs, agreed))
     }
+}
+
+/// Whether private data is not too long, before anything is sent.
+fn fits(private_data: &[u8]) -> Result<(), String> {
+    let (len, most) = (private_data.len(), handshake::MAX_PRIVATE_DATA);
+    if len <= most {
+        return Ok(());
+    }
+    Err(format!("{len} bytes of private data are more than {most}"))
 }
 
 /// Selective repeat if both want it, over the smaller number of ports.
@@ -478,6 +488,7 @@ impl Incoming {
                 self.service
             )));
         }
+        fits(private_data).map_err(refused)?;
         let device = qp.protection_domain().device();
         let local = our_address(device, &self.stream).map_err(refused)?;
         let offer = qp.offer();

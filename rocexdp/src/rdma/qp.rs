@@ -112,7 +112,8 @@ impl<S: Service> QueuePairBuilder<S> {
     }
 
     /// What the peer may do through it, besides what regions allow: any of [`Access::REMOTE_READ`], [`Access::REMOTE_WRITE`],
-    /// [`Access::REMOTE_ATOMIC`]; all of them unless set.
+    /// [`Access::REMOTE_ATOMIC`], which it may unless set, and [`Access::FLUSH_GLOBAL`], [`Access::FLUSH_PERSISTENT`]. Without regions
+    /// that have rights for peers, it can reach nothing.
     pub fn access(mut self, access: Access) -> Self {
         self.behaviour.access = access;
         self
@@ -234,7 +235,7 @@ impl<S: Service, State> QueuePair<S, State> {
     /// Posts a receive request, to the shared queue where it has one: the next message goes into `into`, and completes with `id`.
     ///
     /// # Errors
-    /// As many as the queue is deep have not completed, or the slices have more than 2^31 B.
+    /// As many as the queue is deep have not completed, or the slices are more than 16 or have more than 2^31 B.
     pub fn post_recv(&self, id: u64, into: impl Into<Target>) -> Result<(), PostError> {
         let wr = RecvWr::new(WrId(id), into.into().0);
         self.raw.post_recv(wr).map_err(PostError::Queue)
@@ -321,8 +322,8 @@ impl<S: Service> QueuePair<S, Ready> {
     /// Posts a request. What the service does not carry does not compile.
     ///
     /// # Errors
-    /// As many as the queue is deep have not completed, the range does not fit, or the bytes are more than 2^31. A queue pair that has
-    /// failed takes requests, and completes them with [`Status::WrFlushErr`](super::Status::WrFlushErr).
+    /// As many as the queue is deep have not completed, the range does not fit, or the bytes are more than 2^31, inline ones more than
+    /// 256, or the slices more than 16. A queue pair that has failed takes requests, and completes them with [`Status::WrFlushErr`](super::Status::WrFlushErr).
     pub fn post<O: Operation>(&self, request: Wr<O>) -> Result<(), PostError>
     where
         S: Carries<O>,

@@ -21,13 +21,13 @@ impl Source {
         Self(SgList::empty())
     }
 
-    /// A copy of `bytes`, which may change at once: for what is short, and need not be registered.
+    /// A copy of `bytes`, which may change at once: for what is short, at most 256 B, and need not be registered.
     #[must_use]
     pub fn inline(bytes: &[u8]) -> Self {
         Self(SgList::inline(bytes))
     }
 
-    /// Slices, one behind the other. Their regions may differ in what else is allowed with them.
+    /// Slices, at most 16, one behind the other. Their regions may differ in what else is allowed with them.
     #[must_use]
     pub fn gather<A: LocalAccess>(slices: &[Slice<A>]) -> Self {
         Self(list(slices))
@@ -57,7 +57,7 @@ impl Target {
         Self(SgList::empty())
     }
 
-    /// Slices, one behind the other.
+    /// Slices, at most 16, one behind the other.
     #[must_use]
     pub fn scatter(slices: &[Slice<ReadWrite>]) -> Self {
         Self(list(slices))

@@ -53,7 +53,7 @@ impl SharedReceiveQueue {
     /// queue.
     ///
     /// # Errors
-    /// As many as the queue is deep have not completed, or the slices have more than 2^31 B.
+    /// As many as the queue is deep have not completed, or the slices are more than 16 or have more than 2^31 B.
     pub fn post_recv(&self, id: u64, into: impl Into<Target>) -> Result<(), PostError> {
         let wr = RecvWr::new(WrId(id), into.into().0);
         self.0.queue.post(wr).map_err(PostError::Queue)

@@ -2,6 +2,7 @@
 
 mod connect;
 mod data;
+mod lifetimes;
 mod queues;
 
 use std::{
