@@ -2,7 +2,10 @@
 //!
 //! Keys come from the system's generator: a peer that has one must not guess another's. Must not: know QPs' states.
 
-use std::sync::{Arc, atomic::Ordering};
+use std::sync::{
+    Arc,
+    atomic::{AtomicU32, Ordering},
+};
 
 use anyhow::{Context as _, Result, bail};
 use rand::RngExt as _;
@@ -18,6 +21,9 @@ use crate::engine::{Core, LINE};
 
 /// Ranges of a request of a shared receive queue: as of a QP's own.
 const SRQ_SGE: u32 = 16;
+/// The next protection domain; 0 is that of QPs without one. Of all nodes of the process, so that no region of one passes for one of
+/// another's domain.
+static PDS: AtomicU32 = AtomicU32::new(1);
 
 impl Node {
     /// Runs `f` on each worker in turn; ends with the first error.
@@ -54,7 +60,7 @@ impl Node {
     /// # Errors
     /// As many as the device has are there, or the engine has ended.
     pub fn alloc_pd(&self) -> Result<Pd> {
-        let pd = Pd(self.pds.fetch_add(1, Ordering::Relaxed));
+        let pd = Pd(PDS.fetch_add(1, Ordering::Relaxed));
         self.on_workers(move |core| core.endpoint.alloc_pd_as(pd))?
             .with_context(|| format!("a protection domain on {}", self.shared.iface))?;
         Ok(pd)

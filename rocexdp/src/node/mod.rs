@@ -209,8 +209,6 @@ pub struct Node {
     _engine: Engine,
     network: Network,
     dataplane: Dataplane,
-    /// The next protection domain; 0 is that of QPs without one.
-    pds: AtomicU32,
     /// The next shared receive queue.
     srqs: AtomicU32,
 }
@@ -303,7 +301,6 @@ impl Node {
             _engine: engine,
             network,
             dataplane,
-            pds: AtomicU32::new(1),
             srqs: AtomicU32::new(1),
         })
     }

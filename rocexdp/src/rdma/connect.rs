@@ -167,8 +167,11 @@ impl<S: Service> QueuePair<S, Init> {
     /// Connects to a [`Listener`] at `peer`: takes the smaller path MTU of both, and as many READs and atomics as the answering end has
     /// resources for. Post receive requests before, so that what the peer sends at once finds one.
     ///
+    /// Each step of the exchange may take 10 s, the peer's decision 15 s. Must be called in a tokio runtime, which lives as long as the
+    /// connection: the task that notices the other end's leaving runs there, and with it the connection ends.
+    ///
     /// # Errors
-    /// The peer can't be reached or refuses; the connection does not take the device's way; a route, next hop or MTU does not fit.
+    /// The private data is too long; the peer can't be reached or refuses; the connection does not take the device's way; a route, next hop or MTU does not fit.
     pub async fn connect(self, peer: SocketAddr, say: &Connect) -> Result<QueuePair<S>, Error> {
         let fail = |why: String| Error::connection(peer, why);
         fits(&say.private_data).map_err(fail)?;
@@ -293,8 +296,8 @@ impl Drop for Listener {
 }
 
 impl Listener {
-    /// Listens on a TCP address of the device whose queue pairs it will be accepted with; port 0: any. With a token, peers must prove that they have it; without one, everyone who reaches the
-    /// address may ask, and the application decides.
+    /// Listens on a TCP address of the device whose queue pairs it will be accepted with; port 0: any. With a token, peers must prove
+    /// that they have it; without one, everyone who reaches the address may ask, and the application decides.
     ///
     /// # Errors
     /// The address is taken or not this host's.
@@ -455,10 +458,11 @@ impl Incoming {
     }
 
     /// Connects `qp` with it, and gives bytes along for its application, at most [`handshake::MAX_PRIVATE_DATA`]. Returns when both ends
-    /// can receive.
+    /// can receive: a peer that stalls takes 10 s, so where others wait, accept in a task of its own. The runtime lives as long as the
+    /// connection, as for [`QueuePair::connect`].
     ///
     /// # Errors
-    /// The services differ, the connection's address is not the device's, no way back to the peer, or it has gone. It is told.
+    /// The private data is too long, the services differ, the connection's address is not the device's, no way back to the peer, or it has gone. It is told.
     pub async fn accept<S: Service>(
         mut self,
         qp: QueuePair<S, Init>,
