@@ -7,7 +7,7 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 
-use crate::{bpf, conformance, fuzz, layers, paths, setup, sh, test};
+use crate::{bpf, conformance, fuzz, layers, model, mutants, paths, setup, sh, test};
 
 /// Runs all checks up to the first that fails.
 ///
@@ -39,6 +39,14 @@ pub fn run(skip_test: bool) -> Result<ExitCode> {
         )
     })?;
     step("fuzz", || fuzz::run(10, None))?;
+    step("model", || {
+        model::run(&model::Options {
+            seeds: model::SEEDS,
+            from: 0,
+            replay: None,
+        })
+    })?;
+    step("mutants", || mutants::run(model::SEEDS, 0, None))?;
     if skip_test {
         return Ok(ExitCode::SUCCESS);
     }

@@ -97,7 +97,7 @@ enum Task {
     /// The model test: random verbs programs over a faulty link, judged by an oracle
     Model {
         /// How many seeds
-        #[arg(long, default_value_t = 10_000)]
+        #[arg(long, default_value_t = model::SEEDS)]
         seeds: u64,
         /// The first seed
         #[arg(long, default_value_t = 0)]

@@ -9,6 +9,9 @@ use anyhow::Result;
 
 use crate::sh;
 
+/// How many seeds CI runs; every opcode with every fault, and every status, occurs often enough among them.
+pub const SEEDS: u64 = 10_000;
+
 /// What to run.
 pub struct Options<'a> {
     /// How many seeds.
