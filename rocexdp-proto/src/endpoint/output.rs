@@ -165,11 +165,14 @@ impl Endpoint {
                 continue;
             }
             qp.requested_last = requests && !(responds && qp.requested_last);
-            let sent = if qp.requested_last {
-                self.send_request(now, slot)
-            } else {
-                self.send_response(now, slot)
-            };
+            let mut sent = None;
+            if qp.requested_last {
+                sent = self.send_request(now, slot);
+            }
+            // Local operations may have been all there was to request.
+            if sent.is_none() && responds {
+                sent = self.send_response(now, slot);
+            }
             self.settle(slot);
             if sent.is_some() {
                 return sent;

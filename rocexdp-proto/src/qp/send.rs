@@ -311,6 +311,9 @@ impl SendState {
     /// Numbers `self.next..end` have been sent, as one request that wants a response of its own.
     pub(crate) fn ask_for_response(&mut self, end: u64) {
         if self.asked_for == self.pending.len() {
+            // Once in a QP's life, at its first READ or atomic: many have none.
+            let room = self.max_rd_atomic.saturating_sub(self.pending.len());
+            self.pending.reserve(room);
             self.pending.push_back(Answered {
                 first: self.next,
                 end,
