@@ -1,7 +1,7 @@
 //! DCQCN at one QP: notification point, reaction point, pacer, and what the QP has been sending at.
 //!
-//! Where no line rate is known, the reaction point cuts from the rate that the QP was sending at when the first CNP came;
-//! [`Meter`] knows it. Data are paced: requests, those sent again too, and READ responses; answers without data and CNPs
+//! Where no line rate is known, the reaction point cuts from the rate that the QP was sending at when the first CNP came, which
+//! [`Meter`] knows, or from [`LEAST_CEILING`]. Data are paced: requests, those sent again too, and READ responses; answers without data and CNPs
 //! are not.
 //!
 //! Bytes are those of frames, without FCS, preamble and gap, here and in every rate that is shown.
@@ -14,6 +14,11 @@ use rocexdp_common::maps::QpEngine;
 
 use crate::dcqcn::{NotificationPoint, NpParams, Pacer, ReactionPoint, RpParams};
 use crate::time::{Rate, Timestamp};
+
+/// The least that the first CNP finds a link of unknown rate capable of. A QP that says little at a time is no measure of the
+/// link: cut from its own few Mb/s, its next message, or its next READ response, would leave after the peer's ACK timeout. On a
+/// slower link more CNPs cut further.
+const LEAST_CEILING: Rate = Rate::from_gbps(1);
 
 /// DCQCN's state of a QP.
 #[derive(Clone, Debug)]
@@ -37,7 +42,8 @@ impl Congestion {
     /// CNPs arrived. A QP that has sent nothing has nothing to cut.
     pub(crate) fn cnps(&mut self, now: Timestamp, cnps: u32, stats: &mut QpEngine) {
         if let Some(measured) = self.meter.rate(now) {
-            self.rp.on_cnp_with_ceiling(now, cnps, measured);
+            let ceiling = measured.max(LEAST_CEILING);
+            self.rp.on_cnp_with_ceiling(now, cnps, ceiling);
             self.note(stats);
         }
     }
