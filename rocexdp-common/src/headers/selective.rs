@@ -8,10 +8,9 @@ use super::extended::{low24, part, put};
 /// Selective Repeat Extended Transport Header: where a packet belongs, and which transmission of it this is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Sreth {
-    /// Requests: number of this transmission among those of the path; a packet sent again has a new one. Responses: the
-    /// serial of the request that asked.
+    /// Requests: number of this transmission among those of the path; a packet sent again has a new one. Answers: 0.
     pub serial: u32,
-    /// Path, 0 and up.
+    /// Path, 0 and up. Answers: 0.
     pub path: u8,
     /// Place of the packet in its message, 24 bits: the message's first packet has PSN - index.
     pub index: u32,

@@ -159,6 +159,14 @@ pub enum PostError {
         /// Bytes of the slice.
         room: u64,
     },
+    /// A READ of another length than its target's.
+    #[error("a READ fills its memory exactly: {len} B are asked for, into {room} B")]
+    ReadLength {
+        /// Bytes of the peer's slice.
+        len: u64,
+        /// Bytes of the target.
+        room: u64,
+    },
 }
 
 fn fits(len: u64, room: u64) -> Result<(), PostError> {
@@ -297,7 +305,7 @@ impl Operation for Read {
         let room = u64::from(self.into.0.len());
         // A READ asks for as many bytes as there is room for: the two lengths are one.
         if len != room {
-            return Err(PostError::NoRoom { len, room });
+            return Err(PostError::ReadLength { len, room });
         }
         Ok((SendOp::Read { va, rkey }, self.into.0))
     }
@@ -388,5 +396,26 @@ impl Operation for AtomicWrite {
         let RemoteWord { rkey, va } = self.at;
         let value = SgList::inline(&self.value.to_ne_bytes());
         Ok((SendOp::AtomicWrite { va, rkey }, value))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rocexdp_proto::mem::Access;
+
+    use super::*;
+    use crate::rdma::RemoteRegion;
+
+    #[test]
+    fn requests_that_do_not_fit_the_peers_slice_say_so() {
+        let region = RemoteRegion::new(1, 0, 100, Access::REMOTE_READ | Access::REMOTE_WRITE);
+        let ten = region.slice(0, 10).unwrap();
+        let error = Wr::write(Source::inline(&[0; 11]), ten)
+            .lower()
+            .unwrap_err();
+        assert_eq!(error, PostError::NoRoom { len: 11, room: 10 });
+        let error = Wr::read(Target::empty(), ten).lower().unwrap_err();
+        assert_eq!(error, PostError::ReadLength { len: 10, room: 0 });
+        assert!(error.to_string().contains("10 B are asked for, into 0 B"));
     }
 }
