@@ -2,7 +2,7 @@
 //! (`cargo xtask model --mutants`).
 //!
 //! `mutant!` with its name is false in every ordinary build, and costs nothing. Built with `--cfg 'rocexdp_mutant="name"'` that one is
-//! on; built with `--cfg rocexdp_mutants`, the one that [`choose`] names: one build for all.
+//! on; built with `--cfg rocexdp_mutants`, the one that `choose` names: one build for all.
 //!
 //! Must not: be on by anything but a compiler flag.
 
