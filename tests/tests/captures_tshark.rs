@@ -59,6 +59,11 @@ const TSHARK_IS_WRONG: &[Wrong] = &[
         why: "does not know FLUSH and ATOMIC WRITE, which are newer",
     },
     Wrong {
+        frame: |_, opcode| opcode.is_some_and(|o| o.transport() == Transport::Manufacturer),
+        fields: EXTENSIONS,
+        why: "does not know what rocexdp means by opcodes of the manufacturers' range",
+    },
+    Wrong {
         frame: |_, opcode| opcode == Some(Opcode(0x81)),
         fields: &["infiniband.invariant"],
         why: "lists CNP as 0x80, so that 0x81 is an unknown opcode to it, of which it shows no ICRC",
