@@ -47,7 +47,7 @@ fn every_operation_of_rc_does_what_it_says() {
             .unwrap();
         assert!(matches!(
             qp.post(Wr::read(slice(0..8), from)),
-            Err(PostError::NoRoom { len: 8196, room: 8 })
+            Err(PostError::ReadLength { len: 8196, room: 8 })
         ));
         let answer = memory.word(0).unwrap();
         let at = remote.word(0).unwrap();
