@@ -5,7 +5,8 @@ mod common;
 use std::time::Duration;
 
 use common::{
-    Craft, LONG, answers, outcomes, pattern, recv_wr, requests, send_wr, stats, target, write_op,
+    Craft, LONG, answers, outcomes, pattern, recv_wr, requests, send_wr, state, stats, target,
+    write_op,
 };
 use rocexdp_common::headers::Syndrome;
 use rocexdp_common::opcode::rc;
@@ -22,10 +23,6 @@ fn small() -> PairConfig {
         path_mtu: PathMtu::Mtu256,
         ..PairConfig::default()
     }
-}
-
-fn state(pair: &Pair, end: usize) -> QpState {
-    pair.ends[end].endpoint.qp_info(QPNS[end]).unwrap().state
 }
 
 #[test]

@@ -2,7 +2,8 @@
 
 mod common;
 
-use common::{LONG, outcomes, pattern, recv_wr, send_wr, stats, target, write_op};
+use common::uc::{config, silent};
+use common::{LONG, outcomes, pattern, recv_wr, send_wr, state, stats, target, write_op};
 use rocexdp_proto::ids::{PathMtu, Pd, Psn, RKey, WrId};
 use rocexdp_proto::mem::{Access, SgList, WindowKind};
 use rocexdp_proto::verbs::{CqeOpcode, PostError, SendOp, SendWr, Status};
@@ -13,28 +14,6 @@ use rocexdp_sim::pair::{Bytes, Fate, Pair, PairConfig, QPNS, datagram};
 
 const FIRST: Psn = Psn::new(0xff_fff0);
 const VA: u64 = 0x10_0000;
-
-fn config() -> PairConfig {
-    PairConfig {
-        transport: Transport::Uc,
-        path_mtu: PathMtu::Mtu256,
-        ..PairConfig::default()
-    }
-}
-
-fn state(pair: &Pair, end: usize) -> QpState {
-    pair.ends[end].endpoint.qp_info(QPNS[end]).unwrap().state
-}
-
-/// End 1 has nothing to say, ever.
-fn silent(pair: &mut Pair) {
-    assert!(pair.run(LONG));
-    assert!(
-        pair.sent.iter().all(|s| s.end == 0),
-        "{:?}",
-        pair.sent.last()
-    );
-}
 
 #[test]
 fn every_operation_and_size_arrives_intact_at_every_path_mtu() {

@@ -4,48 +4,22 @@ mod common;
 
 use std::sync::Arc;
 
-use common::{Craft, LONG, outcomes, pattern, recv_wr, send_wr, stats, target, write_op};
+use common::uc::{config, silent};
+use common::{Craft, dropped, outcomes, pattern, recv_wr, send_wr, state, stats, target, write_op};
 use rocexdp_common::opcode::{Opcode, rc};
-use rocexdp_proto::ids::{PathMtu, Pd, Psn, SrqNum};
+use rocexdp_proto::ids::{Pd, Psn, SrqNum};
 use rocexdp_proto::mem::Access;
 use rocexdp_proto::time::Timestamp;
 use rocexdp_proto::verbs::{CqeOpcode, SendOp, SrqAttr, Status};
-use rocexdp_proto::{CreateQp, DropReason, ErrorCause, Event, QpState, Transport};
+use rocexdp_proto::{CreateQp, DropReason, ErrorCause, Event, QpState};
 use rocexdp_sim::pair::{Bytes, Fate, Pair, PairConfig, QPNS};
 
 const FIRST: Psn = Psn::new(0xff_fff0);
 const VA: u64 = 0x10_0000;
 
-fn config() -> PairConfig {
-    PairConfig {
-        transport: Transport::Uc,
-        path_mtu: PathMtu::Mtu256,
-        ..PairConfig::default()
-    }
-}
-
 /// UC's opcode for what RC's does.
 fn uc(rc: Opcode) -> Opcode {
     Opcode(rc.0 | 0x20)
-}
-
-/// How often end 1 dropped a packet so.
-fn dropped(pair: &Pair, reason: DropReason) -> u64 {
-    pair.ends[1].endpoint.counters().drops[reason.index()]
-}
-
-fn state(pair: &Pair, end: usize) -> QpState {
-    pair.ends[end].endpoint.qp_info(QPNS[end]).unwrap().state
-}
-
-/// End 1 has nothing to say, ever.
-fn silent(pair: &mut Pair) {
-    assert!(pair.run(LONG));
-    assert!(
-        pair.sent.iter().all(|s| s.end == 0),
-        "{:?}",
-        pair.sent.last()
-    );
 }
 
 #[test]

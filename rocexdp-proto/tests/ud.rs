@@ -4,60 +4,17 @@ mod common;
 
 use std::sync::Arc;
 
-use common::{Craft, LONG, outcomes, pattern, recv_wr, send_wr, stats};
-use rocexdp_common::headers::Deth;
-use rocexdp_common::opcode::Opcode;
+use common::ud::{QKEY, SEND_IMM, config, packet, send};
+use common::{LONG, outcomes, recv_wr, send_wr, state, stats};
 use rocexdp_proto::ids::{PathMtu, Psn, Qpn, WrId, gid_from_ipv4};
 use rocexdp_proto::verbs::{
     AddressHandle, CqeOpcode, Datagram, RecvWr, Segment, SendOp, SendWr, SgList, Status,
 };
 use rocexdp_proto::wire::{GRH_ROOM, Grh, Head, Packet, udp_source_port};
 use rocexdp_proto::{
-    CongestionSignal, CreateQp, Event, QpState, QpTransition, RtrAttr, Transport, UdAttr,
-    VerbsError,
+    CongestionSignal, CreateQp, Event, QpState, QpTransition, RtrAttr, UdAttr, VerbsError,
 };
 use rocexdp_sim::pair::{Bytes, Fate, Pair, PairConfig, QPNS, datagram, path};
-
-const SEND_IMM: Opcode = Opcode(0x65);
-const QKEY: u32 = 0x1111_1111;
-
-fn config() -> PairConfig {
-    PairConfig {
-        transport: Transport::Ud,
-        ..PairConfig::default()
-    }
-}
-
-fn state(pair: &Pair, end: usize) -> QpState {
-    pair.ends[end].endpoint.qp_info(QPNS[end]).unwrap().state
-}
-
-/// A packet to end 1 with this Q_Key.
-fn packet(opcode: Opcode, qkey: u32) -> Craft {
-    let mut craft = Craft::new(0, opcode, Psn::new(0));
-    let mut deth = [0; Deth::LEN];
-    let src_qpn = QPNS[0];
-    Deth { qkey, src_qpn }.emit(&mut deth);
-    craft.extensions.extend_from_slice(&deth);
-    if opcode == SEND_IMM {
-        craft.extensions.extend_from_slice(&[0, 0, 0, 9]);
-    }
-    craft
-}
-
-/// Sends `len` bytes from end 0 to `to`.
-fn send(pair: &mut Pair, op: SendOp, len: usize, to: Datagram) -> Vec<u8> {
-    let data = pattern(len, len as u64);
-    let wr = send_wr(6, op, &Bytes::of(data.clone()), len).to(to);
-    pair.post_send(0, wr).unwrap();
-    assert!(pair.run(LONG));
-    assert_eq!(
-        outcomes(pair, 0),
-        [(6, CqeOpcode::Send, Status::Success)],
-        "whoever takes it"
-    );
-    data
-}
 
 #[test]
 fn every_size_arrives_behind_its_ip_header() {

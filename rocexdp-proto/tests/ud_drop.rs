@@ -4,62 +4,16 @@ mod common;
 
 use std::sync::Arc;
 
-use common::{Craft, LONG, outcomes, pattern, recv_wr, send_wr, stats};
-use rocexdp_common::headers::Deth;
+use common::ud::{QKEY, SEND, config, packet, send};
+use common::{Craft, LONG, dropped, outcomes, recv_wr, send_wr, state, stats};
 use rocexdp_common::opcode::Opcode;
 use rocexdp_proto::ids::{PathMtu, Psn, RKey, gid_from_ipv4};
 use rocexdp_proto::verbs::{
     AddressHandle, CqeOpcode, Datagram, MULTICAST_QPN, PostError, SendOp, Status,
 };
 use rocexdp_proto::wire::GRH_ROOM;
-use rocexdp_proto::{DropReason, ErrorCause, Event, QpState, QpTransition, Transport};
+use rocexdp_proto::{DropReason, ErrorCause, Event, QpState, QpTransition};
 use rocexdp_sim::pair::{Bytes, Pair, PairConfig, QPNS, datagram, path};
-
-const SEND: Opcode = Opcode(0x64);
-const SEND_IMM: Opcode = Opcode(0x65);
-const QKEY: u32 = 0x1111_1111;
-
-fn config() -> PairConfig {
-    PairConfig {
-        transport: Transport::Ud,
-        ..PairConfig::default()
-    }
-}
-
-fn dropped(pair: &Pair, reason: DropReason) -> u64 {
-    pair.ends[1].endpoint.counters().drops[reason.index()]
-}
-
-fn state(pair: &Pair, end: usize) -> QpState {
-    pair.ends[end].endpoint.qp_info(QPNS[end]).unwrap().state
-}
-
-/// A packet to end 1 with this Q_Key.
-fn packet(opcode: Opcode, qkey: u32) -> Craft {
-    let mut craft = Craft::new(0, opcode, Psn::new(0));
-    let mut deth = [0; Deth::LEN];
-    let src_qpn = QPNS[0];
-    Deth { qkey, src_qpn }.emit(&mut deth);
-    craft.extensions.extend_from_slice(&deth);
-    if opcode == SEND_IMM {
-        craft.extensions.extend_from_slice(&[0, 0, 0, 9]);
-    }
-    craft
-}
-
-/// Sends `len` bytes from end 0 to `to`.
-fn send(pair: &mut Pair, op: SendOp, len: usize, to: Datagram) -> Vec<u8> {
-    let data = pattern(len, len as u64);
-    let wr = send_wr(6, op, &Bytes::of(data.clone()), len).to(to);
-    pair.post_send(0, wr).unwrap();
-    assert!(pair.run(LONG));
-    assert_eq!(
-        outcomes(pair, 0),
-        [(6, CqeOpcode::Send, Status::Success)],
-        "whoever takes it"
-    );
-    data
-}
 
 #[test]
 fn a_packet_with_another_q_key_is_dropped() {

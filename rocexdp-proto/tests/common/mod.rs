@@ -7,6 +7,8 @@ pub mod lone;
 pub mod pcap;
 pub mod program;
 pub mod responder;
+pub mod uc;
+pub mod ud;
 pub mod victim;
 
 use std::sync::Arc;
@@ -273,4 +275,14 @@ pub fn replace_qp(
     };
     e.qp = e.endpoint.create_qp(change(create)).unwrap();
     pair.reconnect(config);
+}
+
+/// State of the QP at an end.
+pub fn state(pair: &Pair, end: usize) -> rocexdp_proto::QpState {
+    pair.ends[end].endpoint.qp_info(QPNS[end]).unwrap().state
+}
+
+/// How often end 1 dropped a packet so.
+pub fn dropped(pair: &Pair, reason: rocexdp_proto::DropReason) -> u64 {
+    pair.ends[1].endpoint.counters().drops[reason.index()]
 }
