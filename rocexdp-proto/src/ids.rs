@@ -6,6 +6,8 @@ pub use rocexdp_common::ids::{Gid, Psn, Qpn, gid_from_ipv4};
 
 use core::fmt;
 
+use rocexdp_common::opcode::Position;
+
 /// Names a memory region to the peer: who knows it may reach the region. Drawn at random, so it can't be guessed.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct RKey(pub u32);
@@ -92,6 +94,17 @@ impl PathMtu {
     pub const fn packets(self, length: u32) -> u32 {
         let n = length.div_ceil(self.bytes());
         if n == 0 { 1 } else { n }
+    }
+
+    /// Whether a packet at this place of its message may carry `length` bytes: FIRST and MIDDLE are full, LAST is not empty,
+    /// ONLY is at most full (rxe_resp.c `check_length`).
+    #[must_use]
+    pub const fn allows(self, position: Position, length: u32) -> bool {
+        match position {
+            Position::First | Position::Middle => length == self.bytes(),
+            Position::Last => length > 0 && length <= self.bytes(),
+            Position::Only => length <= self.bytes(),
+        }
     }
 }
 

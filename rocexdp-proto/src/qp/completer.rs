@@ -250,7 +250,7 @@ fn check_response(
     p: &Packet<'_>,
     (operation, position): (Operation, Position),
 ) -> Result<(), Status> {
-    use Position::{First, Last, Middle, Only};
+    use Position::{First, Last, Only};
     let bad = Err(Status::BadRespErr);
     let (len, mtu) = (p.payload.len(), s.path_mtu.bytes());
     if u32::from(p.bth.pad) != len.wrapping_neg() & 3 {
@@ -286,12 +286,7 @@ fn check_response(
     } else {
         index != start
     };
-    let sized = match position {
-        First | Middle => len == mtu,
-        Last => (1..=mtu).contains(&len),
-        Only => len <= mtu,
-    };
-    if !placed || ends != (index + 1 == end) || !sized {
+    if !placed || ends != (index + 1 == end) || !s.path_mtu.allows(position, len) {
         return bad;
     }
     let left = wqe.wr.local.len().saturating_sub(index.saturating_mul(mtu));

@@ -122,13 +122,8 @@ pub(super) fn check_length(
     operation: Operation,
     position: Position,
 ) -> Result<Incoming, Refusal> {
-    let (len, mtu) = (p.payload.len(), s.path_mtu.bytes());
-    let sized = match position {
-        Position::First | Position::Middle => len == mtu,
-        Position::Last => (1..=mtu).contains(&len),
-        Position::Only => len <= mtu,
-    };
-    if !sized || u32::from(p.bth.pad) != len.wrapping_neg() & 3 {
+    let len = p.payload.len();
+    if !s.path_mtu.allows(position, len) || u32::from(p.bth.pad) != len.wrapping_neg() & 3 {
         return Err(Refusal::INVALID);
     }
     let m = begun(s, p, operation);
