@@ -62,6 +62,16 @@ fn drops(pair: &Pair, end: usize, reason: DropReason) -> u64 {
     pair.ends[end].endpoint.counters().drops[reason.index()]
 }
 
+/// A WRITE of `len` bytes from end 0 completes, and has arrived.
+fn write_arrives(pair: &mut Pair, len: usize) {
+    let (memory, region) = target(pair, len);
+    let source = Bytes::of(pattern(len, 1));
+    pair.post_send(0, send_wr(0, write_op(&region), &source, len))
+        .unwrap();
+    assert!(pair.run_until_completions(0, 1, LONG));
+    assert_eq!(memory.copy(), source.copy());
+}
+
 /// One WRITE of 40 packets across the PSN wrap, with losses; gives how often each packet was sent, and the time it took.
 fn write_with(losses: Vec<(i32, u32)>, config: &PairConfig) -> (Vec<usize>, Duration) {
     let mut pair = Pair::new(config);
@@ -296,12 +306,7 @@ fn room_for_early_packets_is_bounded_and_what_found_none_comes_again() {
     let mut pair = Pair::new(&config);
     pair.script = Some(lose(config.psn[0], vec![(0, 1)]));
     let len = 40 * MTU;
-    let (memory, region) = target(&mut pair, len);
-    let source = Bytes::of(pattern(len, 1));
-    pair.post_send(0, send_wr(0, write_op(&region), &source, len))
-        .unwrap();
-    assert!(pair.run_until_completions(0, 1, LONG));
-    assert_eq!(memory.copy(), source.copy());
+    write_arrives(&mut pair, len);
     assert!(drops(&pair, 1, DropReason::ReorderFull) > 30);
 }
 
@@ -377,12 +382,7 @@ fn a_peer_that_did_not_agree_sees_standard_opcodes_only() {
     pair.capture();
     pair.script = Some(lose(config.psn[0], vec![(2, 1)]));
     let len = 10 * MTU;
-    let (memory, region) = target(&mut pair, len);
-    let source = Bytes::of(pattern(len, 1));
-    pair.post_send(0, send_wr(0, write_op(&region), &source, len))
-        .unwrap();
-    assert!(pair.run_until_completions(0, 1, LONG));
-    assert_eq!(memory.copy(), source.copy());
+    write_arrives(&mut pair, len);
     assert!(pair.sent.iter().all(|s| !s.bth.opcode.is_selective()));
     // And takes no other.
     pair.inject(
