@@ -10,7 +10,7 @@ mod selective;
 pub use extended::{
     AtomicAckEth, AtomicEth, Deth, Feth, FlushRange, Grh, Ieth, ImmDt, Rdeth, Xrceth,
 };
-pub(crate) use extended::{low24, part};
+pub(crate) use extended::{part, put};
 pub use selective::{SACK_BITS, Sack, Sreth};
 
 use crate::{

@@ -1,16 +1,17 @@
 //! Management datagrams: what UD packets to QP 1 carry. The common header, and the messages of the communication manager
 //! ([`CmMessage`]), which tie the QPs of a connection together.
 //!
-//! Reads only. Layouts: include/rdma/ib_mad.h (`struct ib_mad_hdr`), include/rdma/ibta_vol1_c12.h.
+//! Layouts: include/rdma/ib_mad.h (`struct ib_mad_hdr`), include/rdma/ibta_vol1_c12.h.
 
 mod cm;
+mod fields;
 mod ip_cm;
 mod names;
 
 use crate::{
     bytes::Bytes,
     dissect::extensions,
-    headers::part,
+    headers::{part, put},
     ids::Qpn,
     opcode::{Operation, Transport},
     parse::Packet,
@@ -30,6 +31,13 @@ pub const DATA_LEN: usize = MAD_LEN - Mad::LEN;
 pub const CLASS_CM: u8 = 0x07;
 /// Its class version (`IB_CM_CLASS_VERSION`).
 pub const CM_CLASS_VERSION: u8 = 2;
+
+/// Method of all of its messages (`IB_MGMT_METHOD_SEND`).
+pub const METHOD_SEND: u8 = 0x03;
+/// Q_Key of QP 1 (`IB_QP1_QKEY`).
+pub const GSI_QKEY: u32 = 0x8001_0000;
+/// Q_Key of the RDMA CM's datagram services (`RDMA_UDP_QKEY`).
+pub const RDMA_UDP_QKEY: u32 = 0x0123_4567;
 
 /// The header that all MADs have.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -71,6 +79,35 @@ impl Mad {
             attribute: u16::from_be_bytes(part::<16, 2, 24>(b)),
             modifier: u32::from_be_bytes(part::<20, 4, 24>(b)),
         }
+    }
+
+    /// A message of the communication manager.
+    pub const fn cm(attribute: u16, transaction_id: u64) -> Self {
+        Self {
+            base_version: 1,
+            class: CLASS_CM,
+            class_version: CM_CLASS_VERSION,
+            method: METHOD_SEND,
+            status: 0,
+            class_specific: 0,
+            transaction_id,
+            attribute,
+            modifier: 0,
+        }
+    }
+
+    /// Writes the header; reserved bytes become 0.
+    pub const fn emit(&self, b: &mut [u8; 24]) {
+        *b = [0; 24];
+        b[0] = self.base_version;
+        b[1] = self.class;
+        b[2] = self.class_version;
+        b[3] = self.method;
+        put::<4, 2, 24>(b, self.status.to_be_bytes());
+        put::<6, 2, 24>(b, self.class_specific.to_be_bytes());
+        put::<8, 8, 24>(b, self.transaction_id.to_be_bytes());
+        put::<16, 2, 24>(b, self.attribute.to_be_bytes());
+        put::<20, 4, 24>(b, self.modifier.to_be_bytes());
     }
 }
 

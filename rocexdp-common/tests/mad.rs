@@ -5,7 +5,7 @@ mod support;
 use rocexdp_common::{
     dissect::dissect,
     ids::{Psn, Qpn, gid_from_ipv4},
-    mad::{CmMessage, DATA_LEN, Datagram, datagram, rej_reason_name},
+    mad::{CmMessage, DATA_LEN, Datagram, IpCm, Mad, datagram, rej_reason_name},
     opcode::Opcode,
 };
 use support::packet::Spec;
@@ -220,6 +220,19 @@ fn every_field_is_read_from_its_bits_and_no_others() {
         let what = format!("attribute {attribute:#x}, byte {byte}, bit {bit}");
         assert_eq!(read(only), u64::MAX >> (64 - width), "{what}");
         assert_eq!(read(others), 0, "{what}");
+        // Written where it is read, over whatever was there. (The RDMA CM's header has its own bits.)
+        if !matches!(attribute, 0x10 | 0x17) {
+            let message = CmMessage::parse(attribute, &only).expect("a message");
+            assert_eq!(message.attribute(), attribute);
+            for before in [0, 0xff] {
+                let mut data = [before; DATA_LEN];
+                message.emit(&mut data);
+                assert_eq!(CmMessage::parse(attribute, &data), Some(message), "{what}");
+            }
+            let mut data = [0; DATA_LEN];
+            message.emit(&mut data);
+            assert_eq!(data, only, "{what}");
+        }
     }
     for attribute in [0, 1, 0xf, 0x1b, 0x110, 0xffff] {
         assert_eq!(CmMessage::parse(attribute, &[0; DATA_LEN]), None);
@@ -398,4 +411,70 @@ fn what_is_no_datagram_of_the_communication_manager_is_not_read_as_one() {
     assert_eq!(packet(0x64, 2, mad(7, 2, 0x14)), None);
     assert_eq!(packet(0x24, 1, mad(7, 2, 0x14)), None);
     assert_eq!(packet(0x64, 1, mad(7, 2, 0x14)[..252].to_vec()), None);
+}
+
+/// The MADs of a capture, whole.
+fn mads(name: &str) -> Vec<[u8; 256]> {
+    let path = format!("{}/../tests/captures/{name}", env!("CARGO_MANIFEST_DIR"));
+    let file = std::fs::read(path).unwrap();
+    let word = |at: usize| u32::from_le_bytes(file[at..at + 4].try_into().unwrap()) as usize;
+    let (mut at, mut all) = (24, Vec::new());
+    while at < file.len() {
+        let frame = &file[at + 16..at + 16 + word(at + 8)];
+        at += 16 + frame.len();
+        if let Some(d) = dissect(frame)
+            .kind
+            .packet()
+            .and_then(|p| datagram(frame, p))
+        {
+            let begin = d.data_at as usize - Mad::LEN;
+            all.push(frame[begin..begin + 256].try_into().unwrap());
+        }
+    }
+    all
+}
+
+#[test]
+fn what_is_written_is_what_soft_roce_sent_byte_for_byte() {
+    let mut kinds = std::collections::BTreeSet::new();
+    for name in [
+        "cm-rping.pcap",
+        "cm-rping-ipv6.pcap",
+        "cm-reject.pcap",
+        "cm-ucmatose.pcap",
+        "cm-udaddy.pcap",
+    ] {
+        for mad in mads(name) {
+            let header = Mad::parse(mad.first_chunk().unwrap());
+            let data: [u8; DATA_LEN] = mad[Mad::LEN..].try_into().unwrap();
+            let message = CmMessage::parse(header.attribute, &data).unwrap();
+            kinds.insert(message.name());
+            assert_eq!(header, Mad::cm(message.attribute(), header.transaction_id));
+            let mut head = [0xa5; Mad::LEN];
+            header.emit(&mut head);
+            assert_eq!(head, mad[..Mad::LEN], "{name}: {}", message.name());
+            // What the application gave along is no field.
+            let (at, len) = message.private_data();
+            let own = if matches!(message, CmMessage::Req(_) | CmMessage::SidrReq(_)) {
+                at + IpCm::LEN..at + len
+            } else {
+                at..at + len
+            };
+            let mut written = [0; DATA_LEN];
+            written[own.clone()].copy_from_slice(&data[own]);
+            message.emit(&mut written);
+            assert_eq!(written, data, "{name}: {}", message.name());
+        }
+    }
+    let all = [
+        "DREP", "DREQ", "REJ", "REP", "REQ", "RTU", "SIDR_REP", "SIDR_REQ",
+    ];
+    assert!(kinds.into_iter().eq(all));
+}
+
+#[test]
+fn the_service_id_of_a_port() {
+    for (space, port, id) in [(0x06, 7174, 0x0106_1c06), (0x11, 1, 0x0111_0001)] {
+        assert_eq!(IpCm::service_id(space, port), id);
+    }
 }

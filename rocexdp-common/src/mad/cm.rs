@@ -1,35 +1,14 @@
 //! Messages of the communication manager, with the names and places of include/rdma/ibta_vol1_c12.h.
+//!
+//! Each field's place stands once, in [`super::fields`], for reading and for writing.
 
-use super::{DATA_LEN, IpCm};
-use crate::{
-    headers::{low24, part},
-    ids::{Gid, Psn, Qpn},
+use super::{
+    DATA_LEN, IpCm,
+    fields::{layout, messages},
 };
+use crate::ids::{Gid, Psn, Qpn};
 
-type Data = [u8; DATA_LEN];
-
-const fn be16<const AT: usize>(d: &Data) -> u16 {
-    u16::from_be_bytes(part::<AT, 2, DATA_LEN>(d))
-}
-const fn be24<const AT: usize>(d: &Data) -> u32 {
-    low24_of(part::<AT, 3, DATA_LEN>(d))
-}
-const fn low24_of([a, b, c]: [u8; 3]) -> u32 {
-    low24([0, a, b, c])
-}
-const fn be32<const AT: usize>(d: &Data) -> u32 {
-    u32::from_be_bytes(part::<AT, 4, DATA_LEN>(d))
-}
-const fn be64<const AT: usize>(d: &Data) -> u64 {
-    u64::from_be_bytes(part::<AT, 8, DATA_LEN>(d))
-}
-const fn gid<const AT: usize>(d: &Data) -> Gid {
-    part::<AT, 16, DATA_LEN>(d)
-}
-/// 20 bits.
-const fn flow_label<const AT: usize>(d: &Data) -> u32 {
-    be24::<AT>(d) >> 4
-}
+pub(super) type Data = [u8; DATA_LEN];
 
 /// One path of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -85,7 +64,7 @@ pub struct Req {
     pub transport: u8,
     /// End-to-end flow control.
     pub flow_control: bool,
-    /// PSN of the sender's first packet.
+    /// PSN of the receiver's first request, which the sender expects.
     pub starting_psn: Psn,
     /// Time for the sender's answer: 4.096 us * 2^t.
     pub local_cm_timeout: u8,
@@ -126,7 +105,7 @@ pub struct Rep {
     pub local_qpn: Qpn,
     /// End-to-end context (RD; of XRC the target QP).
     pub local_eecn: u32,
-    /// PSN of the answerer's first packet.
+    /// PSN of the asker's first request, which the answerer expects.
     pub starting_psn: Psn,
     /// READs and atomics that it takes at once.
     pub responder_resources: u8,
@@ -261,84 +240,6 @@ pub enum CmMessage {
 }
 
 impl CmMessage {
-    /// Reads the data of a MAD of the communication manager; `None`: no message has this attribute.
-    pub const fn parse(attribute: u16, d: &Data) -> Option<Self> {
-        let local_comm_id = be32::<0>(d);
-        let remote_comm_id = be32::<4>(d);
-        Some(match attribute {
-            0x10 => Self::Req(req(d)),
-            0x11 => Self::Mra {
-                local_comm_id,
-                remote_comm_id,
-                message: d[8] >> 6,
-                service_timeout: d[9] >> 3,
-            },
-            0x12 => Self::Rej {
-                local_comm_id,
-                remote_comm_id,
-                message: d[8] >> 6,
-                info_length: d[9] >> 1,
-                reason: be16::<10>(d),
-            },
-            0x13 => Self::Rep(rep(d)),
-            0x14 => Self::Rtu {
-                local_comm_id,
-                remote_comm_id,
-            },
-            0x15 => Self::Dreq {
-                local_comm_id,
-                remote_comm_id,
-                remote_qpn: Qpn::new(be24::<8>(d)),
-            },
-            0x16 => Self::Drep {
-                local_comm_id,
-                remote_comm_id,
-            },
-            0x17 => {
-                let service_id = be64::<8>(d);
-                Self::SidrReq(SidrReq {
-                    request_id: local_comm_id,
-                    pkey: be16::<4>(d),
-                    service_id,
-                    ip_cm: IpCm::parse(service_id, part::<16, 36, DATA_LEN>(d)),
-                })
-            }
-            0x18 => Self::SidrRep(SidrRep {
-                request_id: local_comm_id,
-                status: d[4],
-                qpn: Qpn::new(be24::<8>(d)),
-                service_id: be64::<12>(d),
-                qkey: be32::<20>(d),
-            }),
-            0x19 => Self::Lap {
-                local_comm_id,
-                remote_comm_id,
-                remote_qpn: Qpn::new(be24::<12>(d)),
-                remote_cm_timeout: d[15] >> 3,
-                alternate: CmPath {
-                    local_lid: be16::<20>(d),
-                    remote_lid: be16::<22>(d),
-                    local_gid: gid::<24>(d),
-                    remote_gid: gid::<40>(d),
-                    flow_label: flow_label::<56>(d),
-                    traffic_class: d[59],
-                    hop_limit: d[60],
-                    packet_rate: d[61] & 0x3f,
-                    sl: d[62] >> 4,
-                    subnet_local: d[62] & 8 != 0,
-                    local_ack_timeout: d[63] >> 3,
-                },
-            },
-            0x1a => Self::Apr {
-                local_comm_id,
-                remote_comm_id,
-                info_length: d[8],
-                status: d[9],
-            },
-            _ => return None,
-        })
-    }
-
     /// The message's name.
     pub const fn name(&self) -> &'static str {
         match self {
@@ -355,6 +256,9 @@ impl CmMessage {
             Self::Apr { .. } => "APR",
         }
     }
+
+    /// Where the additional information of a REJ stands in the MAD's data (`CM_REJ_ARI`), and its most bytes.
+    pub const REJ_INFO: (usize, usize) = (12, 72);
 
     /// Where the private data stands in the MAD's data: offset and bytes.
     pub const fn private_data(&self) -> (usize, usize) {
@@ -373,56 +277,6 @@ impl CmMessage {
     }
 }
 
-/// A path of a REQ, whose fields begin at `AT` and end at `AT + 44`.
-macro_rules! req_path {
-    ($d:expr, $at:literal) => {
-        CmPath {
-            local_lid: be16::<$at>($d),
-            remote_lid: be16::<{ $at + 2 }>($d),
-            local_gid: gid::<{ $at + 4 }>($d),
-            remote_gid: gid::<{ $at + 20 }>($d),
-            flow_label: flow_label::<{ $at + 36 }>($d),
-            packet_rate: $d[$at + 39] & 0x3f,
-            traffic_class: $d[$at + 40],
-            hop_limit: $d[$at + 41],
-            sl: $d[$at + 42] >> 4,
-            subnet_local: $d[$at + 42] & 8 != 0,
-            local_ack_timeout: $d[$at + 43] >> 3,
-        }
-    };
-}
-
-const fn req(d: &Data) -> Req {
-    let service_id = be64::<8>(d);
-    Req {
-        local_comm_id: be32::<0>(d),
-        service_id,
-        local_ca_guid: be64::<16>(d),
-        local_qkey: be32::<28>(d),
-        local_qpn: Qpn::new(be24::<32>(d)),
-        responder_resources: d[35],
-        local_eecn: be24::<36>(d),
-        initiator_depth: d[39],
-        remote_eecn: be24::<40>(d),
-        remote_cm_timeout: d[43] >> 3,
-        transport: (d[43] >> 1) & 3,
-        flow_control: d[43] & 1 != 0,
-        starting_psn: Psn::new(be24::<44>(d)),
-        local_cm_timeout: d[47] >> 3,
-        retry_count: d[47] & 7,
-        pkey: be16::<48>(d),
-        path_mtu: d[50] >> 4,
-        rdc_exists: d[50] & 8 != 0,
-        rnr_retry_count: d[50] & 7,
-        max_cm_retries: d[51] >> 4,
-        srq: d[51] & 8 != 0,
-        extended_transport: d[51] & 7,
-        primary: req_path!(d, 52),
-        alternate: req_path!(d, 96),
-        ip_cm: IpCm::parse(service_id, part::<140, 36, DATA_LEN>(d)),
-    }
-}
-
 impl Req {
     /// Path MTU in bytes; `None`: a reserved value.
     pub const fn path_mtu_bytes(&self) -> Option<u32> {
@@ -433,21 +287,168 @@ impl Req {
     }
 }
 
-const fn rep(d: &Data) -> Rep {
-    Rep {
-        local_comm_id: be32::<0>(d),
-        remote_comm_id: be32::<4>(d),
-        local_qkey: be32::<8>(d),
-        local_qpn: Qpn::new(be24::<12>(d)),
-        local_eecn: be24::<16>(d),
-        starting_psn: Psn::new(be24::<20>(d)),
-        responder_resources: d[24],
-        initiator_depth: d[25],
-        target_ack_delay: d[26] >> 3,
-        failover_accepted: (d[26] >> 1) & 3,
-        flow_control: d[26] & 1 != 0,
-        rnr_retry_count: d[27] >> 5,
-        srq: d[27] & 0x10 != 0,
-        local_ca_guid: be64::<28>(d),
+// Of each field: byte, bit from that byte's top, bits.
+messages! {
+    0x10 => Req(req), 0x13 => Rep(rep), 0x17 => SidrReq(sidr_req), 0x18 => SidrRep(sidr_rep);
+    0x11 => Mra {
+        local_comm_id: 0, 0, 32;
+        remote_comm_id: 4, 0, 32;
+        message: 8, 0, 2;
+        service_timeout: 9, 0, 5;
     }
+    0x12 => Rej {
+        local_comm_id: 0, 0, 32;
+        remote_comm_id: 4, 0, 32;
+        message: 8, 0, 2;
+        info_length: 9, 0, 7;
+        reason: 10, 0, 16;
+    }
+    0x14 => Rtu {
+        local_comm_id: 0, 0, 32;
+        remote_comm_id: 4, 0, 32;
+    }
+    0x15 => Dreq {
+        local_comm_id: 0, 0, 32;
+        remote_comm_id: 4, 0, 32;
+        remote_qpn: 8, 0, 24;
+    }
+    0x16 => Drep {
+        local_comm_id: 0, 0, 32;
+        remote_comm_id: 4, 0, 32;
+    }
+    0x19 => Lap {
+        local_comm_id: 0, 0, 32;
+        remote_comm_id: 4, 0, 32;
+        remote_qpn: 12, 0, 24;
+        remote_cm_timeout: 15, 0, 5;
+        + alternate: lap_path;
+    }
+    0x1a => Apr {
+        local_comm_id: 0, 0, 32;
+        remote_comm_id: 4, 0, 32;
+        info_length: 8, 0, 8;
+        status: 9, 0, 8;
+    }
+}
+
+layout! {
+    mod req: Req {
+        local_comm_id: 0, 0, 32;
+        service_id: 8, 0, 64;
+        local_ca_guid: 16, 0, 64;
+        local_qkey: 28, 0, 32;
+        local_qpn: 32, 0, 24;
+        responder_resources: 35, 0, 8;
+        local_eecn: 36, 0, 24;
+        initiator_depth: 39, 0, 8;
+        remote_eecn: 40, 0, 24;
+        remote_cm_timeout: 43, 0, 5;
+        transport: 43, 5, 2;
+        flow_control: 43, 7, 1;
+        starting_psn: 44, 0, 24;
+        local_cm_timeout: 47, 0, 5;
+        retry_count: 47, 5, 3;
+        pkey: 48, 0, 16;
+        path_mtu: 50, 0, 4;
+        rdc_exists: 50, 4, 1;
+        rnr_retry_count: 50, 5, 3;
+        max_cm_retries: 51, 0, 4;
+        srq: 51, 4, 1;
+        extended_transport: 51, 5, 3;
+        + primary: primary_path;
+        + alternate: alternate_path;
+        + ip_cm: req_ip_cm;
+    }
+    mod rep: Rep {
+        local_comm_id: 0, 0, 32;
+        remote_comm_id: 4, 0, 32;
+        local_qkey: 8, 0, 32;
+        local_qpn: 12, 0, 24;
+        local_eecn: 16, 0, 24;
+        starting_psn: 20, 0, 24;
+        responder_resources: 24, 0, 8;
+        initiator_depth: 25, 0, 8;
+        target_ack_delay: 26, 0, 5;
+        failover_accepted: 26, 5, 2;
+        flow_control: 26, 7, 1;
+        rnr_retry_count: 27, 0, 3;
+        srq: 27, 3, 1;
+        local_ca_guid: 28, 0, 64;
+    }
+    mod sidr_req: SidrReq {
+        request_id: 0, 0, 32;
+        pkey: 4, 0, 16;
+        service_id: 8, 0, 64;
+        + ip_cm: sidr_ip_cm;
+    }
+    mod sidr_rep: SidrRep {
+        request_id: 0, 0, 32;
+        status: 4, 0, 8;
+        qpn: 8, 0, 24;
+        service_id: 12, 0, 64;
+        qkey: 20, 0, 32;
+    }
+    mod primary_path: CmPath {
+        local_lid: 52, 0, 16;
+        remote_lid: 54, 0, 16;
+        local_gid: 56, 0, 128;
+        remote_gid: 72, 0, 128;
+        flow_label: 88, 0, 20;
+        packet_rate: 91, 2, 6;
+        traffic_class: 92, 0, 8;
+        hop_limit: 93, 0, 8;
+        sl: 94, 0, 4;
+        subnet_local: 94, 4, 1;
+        local_ack_timeout: 95, 0, 5;
+    }
+    mod alternate_path: CmPath {
+        local_lid: 96, 0, 16;
+        remote_lid: 98, 0, 16;
+        local_gid: 100, 0, 128;
+        remote_gid: 116, 0, 128;
+        flow_label: 132, 0, 20;
+        packet_rate: 135, 2, 6;
+        traffic_class: 136, 0, 8;
+        hop_limit: 137, 0, 8;
+        sl: 138, 0, 4;
+        subnet_local: 138, 4, 1;
+        local_ack_timeout: 139, 0, 5;
+    }
+    mod lap_path: CmPath {
+        local_lid: 20, 0, 16;
+        remote_lid: 22, 0, 16;
+        local_gid: 24, 0, 128;
+        remote_gid: 40, 0, 128;
+        flow_label: 56, 0, 20;
+        traffic_class: 59, 0, 8;
+        hop_limit: 60, 0, 8;
+        packet_rate: 61, 2, 6;
+        sl: 62, 0, 4;
+        subnet_local: 62, 4, 1;
+        local_ack_timeout: 63, 0, 5;
+    }
+}
+
+/// The RDMA CM's header before the private data at `AT`: the service ID says whether there is one.
+macro_rules! ip_cm {
+    ($($table:ident at $at:literal;)*) => {$(
+        mod $table {
+            use super::{DATA_LEN, Data, IpCm};
+            use crate::{headers::{part, put}, mad::fields::get};
+
+            pub(super) fn read(d: &Data) -> Option<IpCm> {
+                IpCm::parse(get::<64, 64, _>(d), part::<$at, { IpCm::LEN }, DATA_LEN>(d))
+            }
+
+            pub(super) fn write(header: &Option<IpCm>, d: &mut Data) {
+                if let Some(header) = header {
+                    put::<$at, { IpCm::LEN }, DATA_LEN>(d, header.emit());
+                }
+            }
+        }
+    )*};
+}
+ip_cm! {
+    req_ip_cm at 140;
+    sidr_ip_cm at 16;
 }

@@ -2,7 +2,7 @@
 //! drivers/infiniband/core/cma.c).
 
 use crate::{
-    headers::part,
+    headers::{part, put},
     ids::{Gid, gid_from_ipv4},
 };
 
@@ -55,5 +55,25 @@ impl IpCm {
             src,
             dst,
         })
+    }
+    /// The service ID of a port in a port space (`rdma_get_service_id`).
+    pub const fn service_id(port_space: u8, port: u16) -> u64 {
+        IP_SERVICE << 24 | (port_space as u64) << 16 | port as u64
+    }
+
+    /// Writes the header; port space and port go into the service ID.
+    pub const fn emit(&self) -> [u8; 36] {
+        let mut b = [0; 36];
+        b[0] = self.version;
+        b[1] = self.ip_version << 4;
+        put::<2, 2, 36>(&mut b, self.src_port.to_be_bytes());
+        if self.ip_version == 4 {
+            put::<16, 4, 36>(&mut b, part::<12, 4, 16>(&self.src));
+            put::<32, 4, 36>(&mut b, part::<12, 4, 16>(&self.dst));
+        } else {
+            put::<4, 16, 36>(&mut b, self.src);
+            put::<20, 16, 36>(&mut b, self.dst);
+        }
+        b
     }
 }

@@ -1,7 +1,7 @@
 //! The communication manager's messages: which QPs were connected, from which PSNs on, and what was refused.
 //!
-//! REQ and REP name QPs and starting PSNs; each side's starting PSN is that of the requests it sends (drivers/infiniband/core/cm.c
-//! `cm_format_req`: `starting_psn` is the sender's `sq_psn`; seen in the captures).
+//! REQ and REP name QPs and starting PSNs; the starting PSN in a message is that of the requests that its receiver sends
+//! (drivers/infiniband/core/cm.c `cm_req_handler`: the `sq_psn` of who gets the REQ; seen in the captures).
 
 use std::collections::{HashMap, VecDeque};
 
@@ -165,8 +165,8 @@ impl Analyser {
         };
         let mut ids = [0; 2];
         let sides = [
-            (active, passive, rep.local_qpn.get(), req.psn),
-            (passive, active, req.qpn, rep.starting_psn),
+            (active, passive, rep.local_qpn.get(), rep.starting_psn),
+            (passive, active, req.qpn, req.psn),
         ];
         for (slot, (src, dst, dest_qpn, psn)) in ids.iter_mut().zip(sides) {
             let key = Key {
