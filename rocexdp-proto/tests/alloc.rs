@@ -121,6 +121,7 @@ fn path(end: usize) -> Path {
         src: gid_from_ipv4([10, 0, 0, 1 + end as u8]),
         dst: gid_from_ipv4([10, 0, 0, 2 - end as u8]),
         hop_limit: 64,
+        dscp: None,
         flow_label: 0,
     }
 }

@@ -107,6 +107,7 @@ impl Host {
             src: first.dst,
             dst: first.src,
             hop_limit: 64,
+            dscp: None,
             flow_label: 0,
         };
         let rtr = RtrAttr {

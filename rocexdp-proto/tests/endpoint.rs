@@ -48,6 +48,7 @@ fn rtr() -> RtrAttr {
             src: gid_from_ipv4([10, 0, 0, 1]),
             dst: gid_from_ipv4([10, 0, 0, 2]),
             hop_limit: 64,
+            dscp: None,
             flow_label: 0,
         },
         selective: None,

@@ -131,6 +131,13 @@ fn values_out_of_range_are_refused_and_change_nothing() {
         },
         ModifyQp {
             path: Some(Path {
+                dscp: Some(64),
+                ..path()
+            }),
+            ..rtr
+        },
+        ModifyQp {
+            path: Some(Path {
                 dst: gid_from_ipv4([224, 0, 0, 1]),
                 ..path()
             }),

@@ -96,13 +96,19 @@ fn every_size_arrives_behind_its_ip_header() {
 
 #[test]
 fn what_a_handles_path_and_the_settings_say_is_in_the_frame() {
-    for ipv6 in [false, true] {
+    for (ipv6, dscp, seen) in [
+        (false, None, 26),
+        (true, None, 26),
+        (false, Some(40), 40),
+        (true, Some(40), 40),
+    ] {
         let mut config = PairConfig { ipv6, ..config() };
         config.endpoint[0].data_dscp = 26;
         let mut pair = Pair::new(&config);
         pair.capture();
         let mut way = path(&config, 0);
         way.hop_limit = 3;
+        way.dscp = dscp;
         way.flow_label = 0x1_2345;
         let to = Datagram {
             ah: Arc::new(AddressHandle::new(way).unwrap()),
@@ -117,7 +123,7 @@ fn what_a_handles_path_and_the_settings_say_is_in_the_frame() {
         let label = if ipv6 { 0x1_2345 } else { 0 };
         assert_eq!(
             (grh.traffic_class(), grh.hop_limit(), grh.flow_label()),
-            (26 << 2 | 2, 3, label)
+            (seen << 2 | 2, 3, label)
         );
         let udp = if ipv6 { 54 } else { 34 };
         let port = udp_source_port(0x1_2345, QPNS[0], QPNS[1]);

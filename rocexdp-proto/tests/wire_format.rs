@@ -8,8 +8,9 @@ use rocexdp_common::headers::{Aeth, Bth, Reth, Syndrome};
 use rocexdp_common::opcode::rc;
 use rocexdp_proto::ids::{PathMtu, Psn, Qpn, gid_from_ipv4};
 use rocexdp_proto::verbs::SendOp;
-use rocexdp_proto::wire::{HeaderBuf, HeaderTemplate, Icrc, Path};
-use rocexdp_sim::pair::{Bytes, Pair, PairConfig};
+use rocexdp_proto::wire::{HeaderBuf, HeaderTemplate, Icrc, Path, flow_label_of_port};
+use rocexdp_proto::{ModifyQp, QpState};
+use rocexdp_sim::pair::{self, Bytes, Pair, PairConfig};
 
 #[test]
 fn headers_have_their_golden_bytes_and_reserved_bits_are_zero() {
@@ -76,6 +77,7 @@ fn a_cnp_is_the_one_of_a_connectx_4_lx() {
         src: gid_from_ipv4([10, 0, 0x11, 1]),
         dst: gid_from_ipv4([10, 0, 0x12, 1]),
         hop_limit: 64,
+        dscp: None,
         flow_label: 0,
     };
     let mut out = HeaderBuf::default();
@@ -95,6 +97,58 @@ fn a_cnp_is_the_one_of_a_connectx_4_lx() {
     };
     HeaderTemplate::cnp(&tagged, 48, 6).cnp_packet(&mut out, Qpn::new(0x118));
     assert_eq!(out.bytes()[12..16], [0x81, 0x00, 0xc0, 0x64], "priority 6");
+}
+
+#[test]
+fn a_paths_own_dscp_hop_limit_and_flow_label_are_on_all_that_a_qp_sends() {
+    for ipv6 in [false, true] {
+        let mut config = PairConfig {
+            ipv6,
+            ..PairConfig::default()
+        };
+        config.endpoint[0].data_dscp = 10;
+        let mut pair = Pair::new(&config);
+        let way = Path {
+            dscp: Some(46),
+            hop_limit: 7,
+            flow_label: flow_label_of_port(0xc123).unwrap(),
+            ..pair::path(&config, 0)
+        };
+        let now = pair.now();
+        let mut modify = |m: ModifyQp| {
+            let endpoint = &mut pair.ends[0].endpoint;
+            endpoint.modify_qp(now, pair::QPNS[0], m).unwrap();
+        };
+        modify(ModifyQp::to(QpState::Sqd));
+        modify(ModifyQp {
+            path: Some(way),
+            ..ModifyQp::default()
+        });
+        modify(ModifyQp::to(QpState::Rts));
+        pair.capture();
+        for end in [0, 1] {
+            // A request of each, and so an acknowledgement of each.
+            pair.post_recv(1 - end, recv_wr(1, &Bytes::filled(8, 0), 8))
+                .unwrap();
+            pair.post_send(end, send_wr(1, SendOp::Send, &Bytes::filled(8, 0), 8))
+                .unwrap();
+        }
+        assert!(pair.run(LONG));
+        let ours = pair.sent.iter().filter(|s| s.end == 0);
+        for sent in ours.clone() {
+            let ip = &sent.frame[14..];
+            let tos = 46 << 2 | 2;
+            let (there, udp) = if ipv6 {
+                assert_eq!(ip[1..4], [(tos << 4) as u8, 1, 0x23], "class and label");
+                ([ip[0] << 4 | ip[1] >> 4, ip[7]], 40)
+            } else {
+                ([ip[1], ip[8]], 20)
+            };
+            assert_eq!(there, [tos as u8, 7]);
+            assert_eq!(ip[udp..udp + 2], [0xc1, 0x23]);
+        }
+        assert_eq!(ours.count(), 2, "a request and an acknowledgement");
+    }
 }
 
 /// The frames of a WRITE with immediate of 300 B at path MTU 256, and its ACK, in pieces of `piece` bytes.

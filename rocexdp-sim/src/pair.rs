@@ -445,6 +445,7 @@ pub fn path(config: &PairConfig, end: usize) -> Path {
         src: gid(own),
         dst: gid(peer),
         hop_limit: 64,
+        dscp: None,
         flow_label: 0,
     }
 }

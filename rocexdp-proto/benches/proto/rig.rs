@@ -64,6 +64,7 @@ fn path(end: usize) -> Path {
         src: gid_from_ipv4([10, 77, 0, own]),
         dst: gid_from_ipv4([10, 77, 0, peer]),
         hop_limit: 64,
+        dscp: None,
         flow_label: 0,
     }
 }

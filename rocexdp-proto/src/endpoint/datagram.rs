@@ -144,12 +144,14 @@ impl Endpoint {
     }
 }
 
-/// The headers of a UD request. Gives the bytes of the whole frame.
+/// The headers of a UD request, with this DSCP unless its handle has another. Gives the bytes of the whole frame.
 pub(super) fn build(qp: &Qp, out: &mut HeaderBuf, r: &Request, dscp: u8) -> Option<u32> {
     let to = qp.send.wqes.get(r.wqe)?.wr.to.as_ref()?;
     let pad = r.len.wrapping_neg() & 3;
     let behind = extensions(r) + (r.len + pad) as usize;
-    let port = udp_source_port(to.ah.path().flow_label, qp.qpn, to.qpn);
+    let path = to.ah.path();
+    let port = udp_source_port(path.flow_label, qp.qpn, to.qpn);
+    let dscp = path.dscp.unwrap_or(dscp);
     to.ah
         .template()
         .start_datagram(out, Bth::LEN + behind + ICRC_LEN, port, dscp);

@@ -82,7 +82,7 @@ impl Endpoint {
     }
 
     fn route(&self, qpn: Qpn, path: Path, peer: Qpn, selective: Option<SelectiveRepeat>) -> Route {
-        let dscp = self.config.data_dscp;
+        let dscp = path.dscp.unwrap_or(self.config.data_dscp);
         let paths = selective.map_or(1, |with| with.paths);
         let other = |n| HeaderTemplate::data_on(&path, qpn, peer, dscp, n);
         Route {
@@ -164,7 +164,7 @@ fn check_values(m: &ModifyQp, from: QpState, limits: &DeviceAttr) -> Result<(), 
         ),
         (
             m.path.as_ref().is_none_or(Path::is_valid),
-            "the path needs two unicast addresses of one family, a VLAN below 4096, a flow label below 2^20",
+            "the path needs two unicast addresses of one family, a VLAN below 4096, a DSCP below 64, a flow label below 2^20",
         ),
         (
             m.path.as_ref().is_none_or(|p| p.hop_limit > 0),

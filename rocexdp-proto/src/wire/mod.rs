@@ -17,7 +17,7 @@ pub use emit::{HeaderBuf, HeaderTemplate, Transmit, TransmitKind};
 pub use grh::{GRH_ROOM, Grh};
 pub use icrc::Icrc;
 pub use parse::{Head, Packet, Payload, dest_qpn};
-pub use path::{Path, multicast_mac, udp_source_port};
+pub use path::{Path, flow_label_of_port, multicast_mac, udp_source_port};
 pub(crate) use path::{is_multicast, is_unicast};
 
 /// The pieces of a received frame, in order, from the Ethernet header on; without FCS.

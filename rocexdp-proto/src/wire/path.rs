@@ -19,6 +19,8 @@ pub struct Path {
     pub dst: Gid,
     /// TTL or hop limit.
     pub hop_limit: u8,
+    /// DSCP of requests and acknowledgements (0..=63, the upper six bits of the traffic class); `None`: the endpoint's.
+    pub dscp: Option<u8>,
     /// IPv6 flow label (20 bits), and the source of the UDP source port; 0: computed from the QPNs.
     pub flow_label: u32,
 }
@@ -42,6 +44,7 @@ impl Path {
             && ipv4_of(&self.src).is_some() == ipv4_of(&self.dst).is_some()
             && self.vlan.is_none_or(|v| v < 4096)
             && self.flow_label < 1 << 20
+            && self.dscp.is_none_or(|d| d < 64)
     }
 }
 
@@ -98,6 +101,17 @@ pub fn udp_source_port(flow_label: u32, local: Qpn, remote: Qpn) -> u16 {
     ((label & 0x3fff) ^ ((label & 0xf_c000) >> 14)) as u16 | 0xc000
 }
 
+/// A flow label (20 bits, not 0) that makes [`udp_source_port`] this one; `None` below 0xc000, which no label makes.
+#[must_use]
+pub const fn flow_label_of_port(port: u16) -> Option<u32> {
+    match port {
+        // 0 would mean computed: the bit above is folded onto the lowest.
+        0xc000 => Some(1 << 14 | 1),
+        0xc001.. => Some((port & 0x3fff) as u32),
+        _ => None,
+    }
+}
+
 /// The UDP source port of a QP's path `n`, of which path 0 has `port`: as far apart as may be, in the same range.
 pub(crate) fn path_source_port(port: u16, n: u8) -> u16 {
     // Odd, so that no two are the same: 2^14 divided by the golden ratio.
@@ -132,6 +146,16 @@ mod tests {
             assert_eq!(ports.len(), 16);
             assert!(ports.iter().all(|p| *p >= 0xc000));
         }
+    }
+
+    #[test]
+    fn every_port_of_the_range_has_a_label() {
+        for port in 0xc000..=0xffff {
+            let label = flow_label_of_port(port).unwrap();
+            assert!(label != 0 && label < 1 << 20);
+            assert_eq!(udp_source_port(label, Qpn::new(5), Qpn::new(7)), port);
+        }
+        assert_eq!(flow_label_of_port(0xbfff), None);
     }
 
     #[test]

@@ -94,6 +94,7 @@ pub fn path(end: usize, ipv6: bool) -> Path {
         src: gid(own),
         dst: gid(peer),
         hop_limit: 64,
+        dscp: None,
         flow_label: 0,
     }
 }

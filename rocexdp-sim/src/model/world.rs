@@ -551,6 +551,7 @@ fn path(end: usize, ipv6: bool) -> Path {
         src: gid(own),
         dst: gid(peer),
         hop_limit: 64,
+        dscp: None,
         flow_label: 0,
     }
 }

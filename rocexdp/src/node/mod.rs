@@ -31,7 +31,7 @@ use crate::{
 use net::Network;
 use slots::Slots;
 
-pub use qp::{ConnectAttr, DEFAULT_RD_ATOMIC, NodeQp, QpSpec, RawQp};
+pub use qp::{ConnectAttr, DEFAULT_HOP_LIMIT, DEFAULT_RD_ATOMIC, NodeQp, QpSpec, RawQp};
 
 /// Events that a slow subscriber may fall behind before it loses some.
 const EVENTS: usize = 256;

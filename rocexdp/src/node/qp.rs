@@ -21,8 +21,8 @@ use tokio::sync::Notify;
 use super::{Shared, net::Resolver};
 use crate::loader::{gid_of, mtu_needed};
 
-/// TTL and hop limit of what we send.
-const HOP_LIMIT: u8 = 64;
+/// TTL and hop limit of what we send, unless told otherwise.
+pub const DEFAULT_HOP_LIMIT: u8 = 64;
 
 /// What two ends have agreed on.
 #[derive(Clone, Copy, Debug)]
@@ -53,6 +53,12 @@ pub struct ConnectAttr {
     pub selective: Option<SelectiveRepeat>,
     /// What the peer may do to our memory through this QP.
     pub access: Access,
+    /// DSCP of what we send, 0..=63; `None`: the device's.
+    pub dscp: Option<u8>,
+    /// TTL or hop limit of what we send, at least 1.
+    pub hop_limit: u8,
+    /// IPv6 flow label (20 bits), from which the UDP source port follows; 0: computed from the QPNs.
+    pub flow_label: u32,
 }
 
 /// READs and atomics that may be unanswered at once unless told otherwise, each way.
@@ -84,6 +90,9 @@ impl ConnectAttr {
             max_dest_rd_atomic: DEFAULT_RD_ATOMIC,
             selective: None,
             access: Access::NONE,
+            dscp: None,
+            hop_limit: DEFAULT_HOP_LIMIT,
+            flow_label: 0,
         }
     }
 }
@@ -107,6 +116,40 @@ pub struct QpSpec {
     pub srq: Option<Arc<RecvQueue>>,
     /// What the peer may do through it, besides what regions allow.
     pub access: Access,
+    /// Slices of a send request.
+    pub max_send_sge: u32,
+    /// Slices of a receive request.
+    pub max_recv_sge: u32,
+    /// Inline bytes of a send request.
+    pub max_inline: u32,
+    /// PSN of its first request; `None`: random.
+    pub psn: Option<Psn>,
+}
+
+impl QpSpec {
+    /// As [`CreateQp::rc`], in the default protection domain, its peer without rights.
+    #[must_use]
+    pub fn new(
+        transport: Transport,
+        send_cq: &Arc<CompletionQueue>,
+        recv_cq: &Arc<CompletionQueue>,
+    ) -> Self {
+        let usual = CreateQp::rc(Qpn::new(0), send_cq, recv_cq);
+        Self {
+            transport,
+            pd: usual.pd,
+            max_send: usual.max_send,
+            max_recv: usual.max_recv,
+            send_cq: usual.send_cq,
+            recv_cq: usual.recv_cq,
+            srq: None,
+            access: Access::NONE,
+            max_send_sge: usual.max_send_sge,
+            max_recv_sge: usual.max_recv_sge,
+            max_inline: usual.max_inline,
+            psn: None,
+        }
+    }
 }
 
 /// A queue pair that completes into queues of the caller's. Dropping it destroys it and frees its slot.
@@ -148,14 +191,9 @@ impl NodeQp {
         let waker = Arc::clone(&news);
         cq.set_waker(Box::new(move || waker.notify_one()));
         let spec = QpSpec {
-            transport: Transport::Rc,
-            pd: Pd::default(),
             max_send,
             max_recv,
-            send_cq: Arc::clone(&cq),
-            recv_cq: Arc::clone(&cq),
-            srq: None,
-            access: Access::NONE,
+            ..QpSpec::new(Transport::Rc, &cq, &cq)
         };
         Ok(Self {
             qp: RawQp::create(shared, resolver, spec)?,
@@ -206,6 +244,9 @@ impl RawQp {
             pd: spec.pd,
             max_send: spec.max_send,
             max_recv: spec.max_recv,
+            max_send_sge: spec.max_send_sge,
+            max_recv_sge: spec.max_recv_sge,
+            max_inline: spec.max_inline,
             srq: spec.srq,
             ..CreateQp::rc(qpn, &spec.send_cq, &spec.recv_cq)
         };
@@ -250,7 +291,7 @@ impl RawQp {
             resolver,
             slot,
             handle,
-            psn: Psn::new(rand::rng().random()),
+            psn: spec.psn.unwrap_or_else(|| Psn::new(rand::rng().random())),
             transport,
         })
     }
@@ -302,8 +343,9 @@ impl RawQp {
             vlan: shared.vlan,
             src: gid_of(attr.local),
             dst: gid_of(attr.peer),
-            hop_limit: HOP_LIMIT,
-            flow_label: 0,
+            hop_limit: attr.hop_limit,
+            dscp: attr.dscp,
+            flow_label: attr.flow_label,
         };
         // XDP first: the peer may send as soon as it knows us.
         self.publish(&attr, &path);

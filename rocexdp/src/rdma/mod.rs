@@ -132,6 +132,7 @@
 //! the last aligned word last: who polls the end of what a peer WRITEs by [`Region::load`] or a [`Word`] finds all before it (see
 //! [`crate::mem`]).
 
+mod behaviour;
 mod completion;
 mod connect;
 mod device;
@@ -144,11 +145,12 @@ mod request;
 mod service;
 mod srq;
 
+pub use behaviour::{Behaviour, FlowLabel};
 pub use completion::{Completion, CompletionChannel, CompletionQueue, Done, WorkError};
 pub use connect::{Connect, Incoming, Listener};
 pub use device::{Device, ProtectionDomain};
 pub use error::{Error, OutOfRange, Refusal, ViewError};
-pub use qp::{Agreed, Behaviour, End, Init, QueuePair, QueuePairBuilder, Ready};
+pub use qp::{Agreed, End, Init, QueuePair, QueuePairBuilder, Ready};
 pub use region::{LocalAccess, ReadOnly, ReadWrite, Region, Slice, Word};
 pub use remote::{RemoteRegion, RemoteSlice, RemoteWord};
 pub use request::{

@@ -14,50 +14,10 @@ use rocexdp_proto::{
 };
 
 use super::{
-    Carries, CompletionQueue, Error, PostError, ProtectionDomain, Rc, Service, SharedReceiveQueue,
-    Target, Wr, connect::Link, request::Operation,
+    Behaviour, Carries, CompletionQueue, Error, PostError, ProtectionDomain, Rc, Service,
+    SharedReceiveQueue, Target, Wr, connect::Link, request::Operation,
 };
-use crate::node::{ConnectAttr, DEFAULT_RD_ATOMIC, QpSpec, RawQp};
-
-/// How a queue pair behaves once connected. Timers in the standard's codes, as `ibv_modify_qp(3)` has them.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Behaviour {
-    /// Largest path MTU to agree on; `None`: the device's.
-    pub path_mtu: Option<PathMtu>,
-    /// Local ACK timeout, 4.096 us x 2^timeout, 1 to 31; 0: none. 15 (134 ms) unless set.
-    pub timeout: u8,
-    /// Retries after a timeout or a sequence NAK, 0 to 7. 7 unless set.
-    pub retry_cnt: u8,
-    /// Retries after an RNR NAK (the peer had no receive request), 0 to 7; 7, unless set: for ever.
-    pub rnr_retry: u8,
-    /// What we ask a peer to wait for whose message we had no receive request, code 0 to 31. 12 (0.64 ms) unless set.
-    pub min_rnr_timer: u8,
-    /// READs and atomics of ours that may be unanswered at once; at most what the peer has resources for is agreed on.
-    pub max_rd_atomic: u8,
-    /// The peer's READs and atomics that may be unanswered at once.
-    pub max_dest_rd_atomic: u8,
-    /// Selective repeat with peers that agree to it, requests spread over so many UDP source ports (1 to 16: as many ways through a network
-    /// that chooses by flow, the smaller number of both ends); 0, unless set: go-back-N.
-    pub selective_repeat: u8,
-    /// What the peer may do through this queue pair, besides what regions allow.
-    pub access: Access,
-}
-
-impl Default for Behaviour {
-    fn default() -> Self {
-        Self {
-            path_mtu: None,
-            timeout: 15,
-            retry_cnt: 7,
-            rnr_retry: 7,
-            min_rnr_timer: 12,
-            max_rd_atomic: DEFAULT_RD_ATOMIC,
-            max_dest_rd_atomic: DEFAULT_RD_ATOMIC,
-            selective_repeat: 0,
-            access: Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC,
-        }
-    }
-}
+use crate::node::{ConnectAttr, QpSpec, RawQp};
 
 /// A queue pair to be.
 #[derive(Clone, Debug)]
@@ -68,6 +28,10 @@ pub struct QueuePairBuilder<S: Service> {
     recv_cq: CompletionQueue,
     max_send: u32,
     max_recv: u32,
+    max_send_sge: u32,
+    max_recv_sge: u32,
+    max_inline: u32,
+    psn: Option<Psn>,
     srq: Option<SharedReceiveQueue>,
     behaviour: Behaviour,
     _service: PhantomData<S>,
@@ -81,6 +45,10 @@ impl<S: Service> QueuePairBuilder<S> {
             recv_cq: cq,
             max_send: 128,
             max_recv: 128,
+            max_send_sge: 16,
+            max_recv_sge: 16,
+            max_inline: 256,
+            psn: None,
             srq: None,
             behaviour: Behaviour::default(),
             _service: PhantomData,
@@ -96,6 +64,25 @@ impl<S: Service> QueuePairBuilder<S> {
     /// Send and receive requests that may be outstanding at once, each at most 65536; 128 unless set.
     pub fn depths(mut self, send: u32, recv: u32) -> Self {
         (self.max_send, self.max_recv) = (send, recv);
+        self
+    }
+
+    /// Slices that a send and a receive request may have, each at most 32; 16 unless set. Of a shared receive queue's requests, that queue
+    /// decides.
+    pub fn max_sge(mut self, send: u32, recv: u32) -> Self {
+        (self.max_send_sge, self.max_recv_sge) = (send, recv);
+        self
+    }
+
+    /// Bytes of inline data that a send request may have, at most 1024; 256 unless set.
+    pub fn max_inline(mut self, bytes: u32) -> Self {
+        self.max_inline = bytes;
+        self
+    }
+
+    /// PSN of its first request; random unless set. For handshakes that prescribe it: who guesses it can more easily forge packets.
+    pub fn psn(mut self, psn: Psn) -> Self {
+        self.psn = Some(psn);
         self
     }
 
@@ -119,10 +106,10 @@ impl<S: Service> QueuePairBuilder<S> {
         self
     }
 
-    /// Makes it, with a random number and a random starting PSN. It takes receive requests at once.
+    /// Makes it, with a random number and, unless set, a random starting PSN. It takes receive requests at once.
     ///
     /// # Errors
-    /// All slots of the device are taken, a depth is too large, or the engine has ended.
+    /// All slots of the device are taken, a depth or another size is larger than the device's, or the engine has ended.
     pub fn build(self) -> Result<QueuePair<S, Init>, Error> {
         let device = self.pd.device();
         let raw = device.node().create_raw_qp(QpSpec {
@@ -134,6 +121,10 @@ impl<S: Service> QueuePairBuilder<S> {
             recv_cq: Arc::clone(self.recv_cq.ring()),
             srq: self.srq.as_ref().map(|srq| Arc::clone(srq.queue())),
             access: self.behaviour.access,
+            max_send_sge: self.max_send_sge,
+            max_recv_sge: self.max_recv_sge,
+            max_inline: self.max_inline,
+            psn: self.psn,
         });
         Ok(QueuePair {
             raw: Arc::new(raw.map_err(Error::Device)?),
@@ -235,7 +226,7 @@ impl<S: Service, State> QueuePair<S, State> {
     /// Posts a receive request, to the shared queue where it has one: the next message goes into `into`, and completes with `id`.
     ///
     /// # Errors
-    /// As many as the queue is deep have not completed, or the slices are more than 16 or have more than 2^31 B.
+    /// As many as the queue is deep have not completed, or the slices are more than the queue was made for, or have more than 2^31 B.
     pub fn post_recv(&self, id: u64, into: impl Into<Target>) -> Result<(), PostError> {
         let wr = RecvWr::new(WrId(id), into.into().0);
         self.raw.post_recv(wr).map_err(PostError::Queue)
@@ -260,18 +251,37 @@ impl<S: Service, State> QueuePair<S, State> {
 pub struct Agreed {
     /// Path MTU, the same at both ends.
     pub path_mtu: PathMtu,
-    /// READs and atomics of ours that may be unanswered at once: at most what the peer has resources for.
+    /// READs and atomics of ours that may be unanswered at once, 0 to 128: at most what the peer has resources for.
     pub max_rd_atomic: u8,
     /// Selective repeat, the same at both ends; `None`: go-back-N.
     pub selective: Option<SelectiveRepeat>,
 }
 
 impl<S: Service> QueuePair<S, Init> {
-    /// Connects to a peer that is known already, by an exchange of the application's own. Both ends do this, with the same path MTU;
-    /// then both must have done it before either sends. See [`Self::connect`] for the exchange of this crate.
+    /// How it will behave once connected, where that is known only when the peer is: what was set when it was built is replaced.
+    pub fn set_behaviour(&mut self, behaviour: Behaviour) {
+        self.behaviour = behaviour;
+    }
+
+    /// Connects to a peer that is known already, by an exchange of the application's own; with any RoCEv2 peer. Both ends do this, with
+    /// the same path MTU; then both must have done it before either sends. See [`Self::connect`] for the exchange of this crate.
+    ///
+    /// What the ends have to tell each other, and where it is here:
+    ///
+    /// | | ours, for the peer | the peer's, for us |
+    /// |---|---|---|
+    /// | address (its GID is that, or its IPv4-mapped form) | `local` | [`End::address`] |
+    /// | queue pair number | [`Self::qpn`] | [`End::qpn`] |
+    /// | PSN of the first request | [`Self::psn`], [`QueuePairBuilder::psn`] | [`End::psn`] |
+    /// | path MTU | [`Agreed::path_mtu`], the same at both | |
+    /// | READs and atomics unanswered at once | [`Behaviour::max_dest_rd_atomic`]: at least what the peer has (its `max_rd_atomic`) | [`Agreed::max_rd_atomic`]: at most the peer's `max_dest_rd_atomic` |
+    ///
+    /// Timers, retries, DSCP, hop limit and UDP source port concern one end only: [`Behaviour`], which [`Self::set_behaviour`] may still
+    /// change. Selective repeat is between two ends of this crate: [`Agreed::selective`] is `None` with any other.
     ///
     /// # Errors
-    /// `local` is no address of the device, there is no route, the next hop does not answer, or the path MTU does not fit.
+    /// `local` is no address of the device, there is no route, the next hop does not answer, the path MTU does not fit, or a value of
+    /// [`Behaviour`] or [`Agreed`] is out of its range: the text names it.
     pub async fn connect_to(
         self,
         local: IpAddr,
@@ -294,6 +304,13 @@ impl<S: Service> QueuePair<S, Init> {
         peer: End,
         agreed: Agreed,
     ) -> Result<(), Error> {
+        let device = self.protection_domain().device();
+        if !device.addresses().contains(&local) {
+            let (iface, ours) = (&device.node().report().iface, device.addresses());
+            return Err(Error::Device(anyhow::anyhow!(
+                "{local} is no address of {iface}, which has {ours:?}"
+            )));
+        }
         let Behaviour {
             timeout,
             retry_cnt,
@@ -301,6 +318,9 @@ impl<S: Service> QueuePair<S, Init> {
             min_rnr_timer,
             max_dest_rd_atomic,
             access,
+            dscp,
+            hop_limit,
+            flow_label,
             ..
         } = self.behaviour;
         let attr = ConnectAttr {
@@ -312,6 +332,9 @@ impl<S: Service> QueuePair<S, Init> {
             max_dest_rd_atomic,
             selective: agreed.selective,
             access,
+            dscp,
+            hop_limit,
+            flow_label: flow_label.get(),
             ..ConnectAttr::new(local, peer.address, peer.qpn, peer.psn, agreed.path_mtu)
         };
         self.raw.connect(attr).await.map_err(Error::Device)
@@ -322,8 +345,8 @@ impl<S: Service> QueuePair<S, Ready> {
     /// Posts a request. What the service does not carry does not compile.
     ///
     /// # Errors
-    /// As many as the queue is deep have not completed, the range does not fit, or the bytes are more than 2^31, inline ones more than
-    /// 256, or the slices more than 16. A queue pair that has failed takes requests, and completes them with [`Status::WrFlushErr`](super::Status::WrFlushErr).
+    /// As many as the queue is deep have not completed, the range does not fit, or the bytes are more than 2^31, or inline ones or slices
+    /// more than the queue pair was built for. A queue pair that has failed takes requests, and completes them with [`Status::WrFlushErr`](super::Status::WrFlushErr).
     pub fn post<O: Operation>(&self, request: Wr<O>) -> Result<(), PostError>
     where
         S: Carries<O>,

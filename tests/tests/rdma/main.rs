@@ -2,6 +2,7 @@
 
 mod connect;
 mod data;
+mod handshake;
 mod lifetimes;
 mod queues;
 
@@ -30,20 +31,36 @@ fn server() -> SocketAddr {
     (Host::B.ipv4(), PORT).into()
 }
 
-/// One end on each host: `b` gets a listener, `a` starts when it listens.
+/// A lab with this prefix; `None` without the rights for one.
+fn lab(test: &str) -> Option<Lab> {
+    if !rustix::process::geteuid().is_root() {
+        println!("SKIP: not root");
+        return None;
+    }
+    let config = LabConfig::named(test);
+    let name = format!("{}{}", config.name, std::process::id());
+    Some(Lab::up(LabConfig { name, ..config }).unwrap())
+}
+
+/// One end on each host of a new lab: see [`on_lab`].
 fn on_hosts(
     test: &str,
     token: Option<Token>,
     a: impl AsyncFnOnce(Device) + Send,
     b: impl AsyncFnOnce(Device, Listener) + Send,
 ) {
-    if !rustix::process::geteuid().is_root() {
-        println!("SKIP: not root");
-        return;
+    if let Some(lab) = lab(test) {
+        on_lab(&lab, token, a, b);
     }
-    let config = LabConfig::named(test);
-    let name = format!("{}{}", config.name, std::process::id());
-    let lab = Lab::up(LabConfig { name, ..config }).unwrap();
+}
+
+/// One end on each host: `b` gets a listener, `a` starts when it listens.
+fn on_lab(
+    lab: &Lab,
+    token: Option<Token>,
+    a: impl AsyncFnOnce(Device) + Send,
+    b: impl AsyncFnOnce(Device, Listener) + Send,
+) {
     let listening = Barrier::new(2);
     let device = || Device::open_with(NodeConfig::new(lab.host_interface())).unwrap();
     let end_a = || {
