@@ -55,7 +55,7 @@ fn on_the_way_between_endpoints_it_counts_what_they_counted_and_times_the_round_
     let Some(mut rig) = Rig::up("tmh") else {
         return;
     };
-    let hop = Hop::insert(rig.lab(), Host::A);
+    let hop = rig.insert_hop(Host::A);
     let wish = MonitorWish::default();
     let ports = [NEAR.to_owned(), FAR.to_owned()];
     let monitors = hop

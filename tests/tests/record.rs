@@ -82,7 +82,7 @@ fn a_nak_is_in_a_file_with_what_came_before_it() {
     let Some(binary) = rocexdp_tests::rig::product() else {
         return;
     };
-    let hop = Hop::insert(rig.lab(), Host::A);
+    let hop = rig.insert_hop(Host::A);
     let out = rig.path("flight");
     let ports = format!("{NEAR},{FAR}");
     let recorder = start(
@@ -180,7 +180,7 @@ fn ctrl_c_writes_a_pending_trigger_and_old_files_make_room() {
     let Some(binary) = rocexdp_tests::rig::product() else {
         return;
     };
-    let hop = Hop::insert(rig.lab(), Host::A);
+    let hop = rig.insert_hop(Host::A);
     let out = rig.path("flight");
     let arguments = |after| {
         [
@@ -403,7 +403,7 @@ fn two_names_of_a_device_are_recorded_once_and_one_that_is_back_again() {
     let Some(binary) = rocexdp_tests::rig::product() else {
         return;
     };
-    let hop = Hop::insert(rig.lab(), Host::A);
+    let hop = rig.insert_hop(Host::A);
     let on_hop = |line: &str| ip(&format!("-n {} {line}", hop.name()));
     on_hop("link property add dev near altname mirror");
     let out = rig.path("flight");
@@ -439,7 +439,7 @@ fn when_nobody_reads_its_output_what_is_pending_is_written_still() {
     let Some(binary) = rocexdp_tests::rig::product() else {
         return;
     };
-    let hop = Hop::insert(rig.lab(), Host::A);
+    let hop = rig.insert_hop(Host::A);
     let out = rig.path("flight");
     let mut command = Command::new(&binary);
     command.args(["record", "--iface", NEAR, "--on", "malformed"]);
