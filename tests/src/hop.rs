@@ -22,7 +22,7 @@ pub struct Hop {
 impl Hop {
     /// Puts a bridge between `host` and the wire. The host keeps its addresses, on another interface of the same name.
     /// To be called before anything runs on the host.
-    pub(crate) fn insert(lab: &Lab, host: Host) -> Self {
+    pub fn insert(lab: &Lab, host: Host) -> Self {
         let name = format!("{}-hop", lab.config().name);
         let hop = Self {
             ns: NetNs::create(&name).unwrap(),

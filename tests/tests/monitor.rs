@@ -23,7 +23,7 @@ use rocexdp_common::{
 };
 use rocexdp_tests::{
     Rig, eventually,
-    hop::{FAR, Hop, NEAR, ip, output},
+    hop::{FAR, NEAR, ip, output},
     rig::SHORT,
 };
 

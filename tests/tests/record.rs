@@ -174,7 +174,7 @@ fn a_nak_is_in_a_file_with_what_came_before_it() {
 #[test]
 #[ignore = "needs root: run by cargo xtask test"]
 fn ctrl_c_writes_a_pending_trigger_and_old_files_make_room() {
-    let Some(rig) = Rig::up("trc") else {
+    let Some(mut rig) = Rig::up("trc") else {
         return;
     };
     let Some(binary) = rocexdp_tests::rig::product() else {
@@ -397,7 +397,7 @@ fn an_endpoint_that_ends_is_said_and_the_next_one_is_recorded() {
 #[test]
 #[ignore = "needs root: run by cargo xtask test"]
 fn two_names_of_a_device_are_recorded_once_and_one_that_is_back_again() {
-    let Some(rig) = Rig::up("trb") else {
+    let Some(mut rig) = Rig::up("trb") else {
         return;
     };
     let Some(binary) = rocexdp_tests::rig::product() else {
@@ -433,7 +433,7 @@ fn two_names_of_a_device_are_recorded_once_and_one_that_is_back_again() {
 #[test]
 #[ignore = "needs root: run by cargo xtask test"]
 fn when_nobody_reads_its_output_what_is_pending_is_written_still() {
-    let Some(rig) = Rig::up("trh") else {
+    let Some(mut rig) = Rig::up("trh") else {
         return;
     };
     let Some(binary) = rocexdp_tests::rig::product() else {
