@@ -284,7 +284,7 @@ async fn answer(
     let mut puts = 0;
     loop {
         // When the peer closes, the queue pair fails and its receive requests with it.
-        let Ok(done) = qp.recv_cq().next().await.result() else {
+        let Ok(done) = qp.recv_cq().next().await?.result() else {
             return Ok(puts);
         };
         if done.opcode != CqeOpcode::Recv {
@@ -343,7 +343,7 @@ impl Client {
 
     async fn completion(&self) -> anyhow::Result<Done> {
         let completion = tokio::time::timeout(PATIENCE, self.qp.send_cq().next()).await;
-        Ok(completion.context("no answer within 10 s")?.result()?)
+        Ok(completion.context("no answer within 10 s")??.result()?)
     }
 
     async fn put(&self, key: &[u8], value: &[u8]) -> anyhow::Result<()> {

@@ -117,7 +117,7 @@ async fn echo(qp: &QueuePair, memory: &Region<ReadWrite>) -> anyhow::Result<u64>
     let mut count = 0;
     loop {
         // When the peer closes, the queue pair fails and its receive requests with it.
-        let Ok(done) = qp.recv_cq().next().await.result() else {
+        let Ok(done) = qp.recv_cq().next().await?.result() else {
             return Ok(count);
         };
         let start = done.id * MAX_SIZE;
@@ -197,5 +197,5 @@ async fn ping(
 
 async fn next(cq: &CompletionQueue) -> anyhow::Result<Done> {
     let completion = tokio::time::timeout(PATIENCE, cq.next()).await;
-    Ok(completion.context("no answer within 10 s")?.result()?)
+    Ok(completion.context("no answer within 10 s")??.result()?)
 }

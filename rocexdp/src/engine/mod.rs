@@ -264,6 +264,12 @@ impl EngineHandle {
         self.bells.0.get(worker_of(slot, self.workers()) as usize)
     }
 
+    /// Whether the worker of a QP has ended, or was asked to.
+    pub fn has_ended(&self, qpn: Qpn) -> bool {
+        self.bell(qpn.get() & self.slot_mask)
+            .is_none_or(|bell| bell.stopped())
+    }
+
     /// Tells the worker of a QP that something was posted.
     pub fn doorbell(&self, qpn: Qpn) {
         if let Some(bell) = self.bell(qpn.get() & self.slot_mask) {

@@ -3,6 +3,7 @@
 //! [`Node::open`] does the whole set-up in the caller's network namespace; [`NodeQp`] is what an
 //! application holds. Queues are shared rings, so posting and polling take no lock of the engine.
 
+mod deaths;
 mod memory;
 mod net;
 mod qp;
@@ -28,9 +29,11 @@ use crate::{
     maps::Maps,
     xsk::{Mode, Xsk, XskConfig, ZeroCopy},
 };
+use deaths::Deaths;
 use net::Network;
 use slots::Slots;
 
+pub use deaths::OnDeath;
 pub use qp::{ConnectAttr, DEFAULT_HOP_LIMIT, DEFAULT_RD_ATOMIC, NodeQp, QpSpec, RawQp};
 
 /// Events that a slow subscriber may fall behind before it loses some.
@@ -225,6 +228,7 @@ struct Shared {
     vlan: Option<u16>,
     iface: String,
     path_mtu: u32,
+    deaths: Arc<Deaths>,
 }
 
 impl Node {
@@ -256,6 +260,8 @@ impl Node {
         let report = &dataplane.report;
         let (events, _) = broadcast::channel(EVENTS);
         let tell = events.clone();
+        let deaths = Arc::new(Deaths::default());
+        let (mourned, iface) = (Arc::clone(&deaths), config.iface.clone());
         let engine_config = EngineConfig {
             endpoint: config.endpoint,
             path_mtu: report.path_mtu,
@@ -272,9 +278,14 @@ impl Node {
                     WorkerEvent::Device(e) => NodeEvent::Device(format!(
                         "queue {queue}: sending fails: {e}; said once until it works again or fails otherwise"
                     )),
-                    WorkerEvent::Died => NodeEvent::Device(format!(
-                        "queue {queue}: its worker has died of a fault in rocexdp: its QPs are dead; restart rocexdp"
-                    )),
+                    WorkerEvent::Died => {
+                        let why: Arc<str> = format!(
+                            "{iface}, queue {queue}: its worker has died of a fault in rocexdp: its QPs are dead; restart rocexdp"
+                        )
+                        .into();
+                        mourned.died(&why);
+                        NodeEvent::Device(why.to_string())
+                    }
                 };
                 // Nobody may be listening.
                 let _ = tell.send(event);
@@ -289,6 +300,7 @@ impl Node {
             vlan: report.vlan,
             iface: config.iface.clone(),
             path_mtu: report.path_mtu,
+            deaths,
         });
         let log = match config.log_refusals {
             true => Some(refusals::of_program(report.program_id, events.clone())?),
@@ -339,6 +351,11 @@ impl Node {
     /// As [`Self::create_qp`].
     pub fn create_raw_qp(&self, spec: QpSpec) -> Result<RawQp> {
         RawQp::create(&self.shared, self.network.resolver(), spec)
+    }
+
+    /// Tells `whom`, once, when a worker has died of a fault: what it served completes nothing any more.
+    pub fn on_death(&self, whom: std::sync::Weak<dyn OnDeath>) {
+        self.shared.deaths.tell(whom);
     }
 
     /// The workers, for what this interface does not offer.

@@ -434,6 +434,14 @@ impl RawQp {
         );
     }
 
+    /// Why nothing that is posted will complete: its worker has died.
+    pub fn died(&self) -> Option<&Arc<str>> {
+        if self.shared.engine.has_ended(self.qpn()) {
+            return self.shared.deaths.why();
+        }
+        None
+    }
+
     /// Posts a send request.
     ///
     /// # Errors

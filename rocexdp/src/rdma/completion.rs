@@ -5,7 +5,7 @@
 use std::{
     fmt, io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
-    sync::{Arc, OnceLock},
+    sync::{Arc, Mutex, OnceLock, PoisonError, Weak},
     time::{Duration, Instant},
 };
 
@@ -14,6 +14,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use tokio::sync::Notify;
 
 use super::Error;
+use crate::node::{Node, OnDeath};
 
 /// A completion. What it brought is seen only by [`Self::result`]: nothing of a failed request means anything.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -101,6 +102,16 @@ pub struct WorkError {
 struct News {
     tasks: Notify,
     fd: OnceLock<Arc<OwnedFd>>,
+    /// Why nothing may come any more.
+    dead: OnceLock<Arc<str>>,
+}
+
+impl OnDeath for News {
+    fn died(&self, why: &Arc<str>) {
+        let _ = self.dead.set(Arc::clone(why));
+        // Whoever is woken finds the queue empty, and the reason; and wakes the next one.
+        self.tell();
+    }
 }
 
 impl News {
@@ -122,6 +133,8 @@ fn ring(fd: &OwnedFd) {
 struct Queue {
     ring: Arc<verbs::CompletionQueue>,
     news: Arc<News>,
+    /// The devices of its queue pairs.
+    nodes: Mutex<Vec<Weak<Node>>>,
 }
 
 /// A completion queue: for any number of queue pairs, polled from any thread. Cloning gives another handle to the same queue.
@@ -143,7 +156,30 @@ impl CompletionQueue {
         let news = Arc::new(News::default());
         let told = Arc::clone(&news);
         ring.set_waker(Box::new(move || told.tell()));
-        Self(Arc::new(Queue { ring, news }))
+        let nodes = Mutex::default();
+        Self(Arc::new(Queue { ring, news, nodes }))
+    }
+
+    /// A queue pair of this device will complete into it.
+    pub(super) fn serve(&self, node: &Arc<Node>) {
+        let mut nodes = self.0.nodes.lock().unwrap_or_else(PoisonError::into_inner);
+        if nodes
+            .iter()
+            .any(|known| known.as_ptr() == Arc::as_ptr(node))
+        {
+            return;
+        }
+        nodes.push(Arc::downgrade(node));
+        let news: Weak<News> = Arc::downgrade(&self.0.news);
+        node.on_death(news);
+    }
+
+    /// Why nothing may complete any more: a worker of a device has died, which is a fault of this crate. The text names the device. What
+    /// had completed before can be polled.
+    #[must_use]
+    pub fn failure(&self) -> Option<Error> {
+        let why = self.0.news.dead.get()?;
+        Some(Error::Device(anyhow::anyhow!("{why}")))
     }
 
     pub(super) fn ring(&self) -> &Arc<verbs::CompletionQueue> {
@@ -156,13 +192,22 @@ impl CompletionQueue {
     }
 
     /// The oldest completion, waited for. May be dropped at any time without losing one; several tasks may wait at once.
-    pub async fn next(&self) -> Completion {
+    ///
+    /// # Errors
+    /// There is none, and none may ever come: see [`Self::failure`].
+    pub async fn next(&self) -> Result<Completion, Error> {
         loop {
+            // Before the queue is looked at: what completed before the death is given first.
+            let failure = self.failure();
             // A completion between the two lines leaves a permit.
             if let Some(completion) = self.poll() {
                 // One call tells of all until the queue was found empty, and this waiter may not look again: the next one does.
                 self.0.news.tasks.notify_one();
-                return completion;
+                return Ok(completion);
+            }
+            if let Some(failure) = failure {
+                self.0.news.tasks.notify_one();
+                return Err(failure);
             }
             self.0.news.tasks.notified().await;
         }
@@ -172,13 +217,17 @@ impl CompletionQueue {
     /// may wait, and not beside a [`CompletionChannel`].
     ///
     /// # Errors
-    /// No eventfd can be made, or poll(2) fails.
+    /// No eventfd can be made, or poll(2) fails; or there is no completion, and none may ever come: see [`Self::failure`].
     pub fn wait(&self, timeout: Duration) -> Result<Option<Completion>, Error> {
         // Later than any clock goes: no end.
         let until = Instant::now().checked_add(timeout);
         loop {
+            let failure = self.failure();
             if let Some(completion) = self.poll() {
                 return Ok(Some(completion));
+            }
+            if let Some(failure) = failure {
+                return Err(failure);
             }
             let left = until.map(|until| until.saturating_duration_since(Instant::now()));
             if left.is_some_and(|left| left.is_zero()) {
@@ -198,7 +247,8 @@ impl CompletionQueue {
     /// kind. The queue has one; asking again gives another handle to it.
     ///
     /// When it is readable, [`CompletionChannel::clear`] it, then [`Self::poll`] until there is nothing: only then the next completion
-    /// makes it readable again. It is readable when asked for, so that what completed before is not missed.
+    /// makes it readable again. It is readable when asked for, so that what completed before is not missed; and when nothing may come any
+    /// more ([`Self::failure`]).
     ///
     /// # Errors
     /// No eventfd can be made.
@@ -324,7 +374,7 @@ mod tests {
         let mut source = Source::new(&cq);
         let waiter = || {
             let cq = cq.clone();
-            tokio::spawn(async move { cq.next().await.id() })
+            tokio::spawn(async move { cq.next().await.unwrap().id() })
         };
         let (first, second) = (waiter(), waiter());
         // Both find nothing, and wait.
@@ -338,6 +388,28 @@ mod tests {
         source.complete(2);
         let second = tokio::time::timeout(limit, second).await;
         assert_eq!(second.expect("a wake-up").unwrap(), 2);
+    }
+
+    #[tokio::test]
+    async fn when_a_worker_has_died_every_waiter_is_told_after_what_had_completed() {
+        let cq = CompletionQueue::new(8);
+        let mut source = Source::new(&cq);
+        let waiter = || {
+            let cq = cq.clone();
+            tokio::spawn(async move { cq.next().await.map_err(|error| error.to_string()) })
+        };
+        let waiters = [waiter(), waiter()];
+        tokio::task::yield_now().await;
+        let why: Arc<str> = "eth0, queue 0: its worker has died".into();
+        cq.0.news.died(&why);
+        for waiter in waiters {
+            let limit = Duration::from_secs(10);
+            let told = tokio::time::timeout(limit, waiter).await.unwrap().unwrap();
+            assert_eq!(told, Err(why.to_string()));
+        }
+        source.complete(1);
+        assert_eq!(cq.next().await.unwrap().id(), 1);
+        assert!(cq.wait(Duration::MAX).is_err() && cq.failure().is_some());
     }
 
     #[test]

@@ -19,7 +19,7 @@
 //! memory.write(4096, b"hello")?;
 //! qp.post(Wr::send(memory.slice(4096..4101)?).id(2))?;
 //! loop {
-//!     let done = cq.next().await.result()?;                 // a failed request is an error
+//!     let done = cq.next().await?.result()?;                // a failed request is an error
 //!     println!("request {}: {:?}, {} B", done.id, done.opcode, done.byte_len);
 //!     # break;
 //! }
@@ -149,12 +149,12 @@ pub use behaviour::{Behaviour, FlowLabel};
 pub use completion::{Completion, CompletionChannel, CompletionQueue, Done, WorkError};
 pub use connect::{Connect, Incoming, Listener};
 pub use device::{Device, ProtectionDomain};
-pub use error::{Error, OutOfRange, Refusal, ViewError};
+pub use error::{Error, OutOfRange, PostError, PostFault, QueueName, Refusal, ViewError};
 pub use qp::{Agreed, End, Init, QueuePair, QueuePairBuilder, Ready};
 pub use region::{LocalAccess, ReadOnly, ReadWrite, Region, Slice, Word};
 pub use remote::{RemoteRegion, RemoteSlice, RemoteWord};
 pub use request::{
-    AtomicWrite, CompareSwap, FetchAdd, PostError, Read, Send, Source, Target, Wr, Write, WriteImm,
+    AtomicWrite, CompareSwap, FetchAdd, Read, Send, Source, Target, Wr, Write, WriteImm,
 };
 pub use service::{Carries, Rc, Service, Uc};
 pub use srq::SharedReceiveQueue;

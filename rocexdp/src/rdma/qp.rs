@@ -14,8 +14,8 @@ use rocexdp_proto::{
 };
 
 use super::{
-    Behaviour, Carries, CompletionQueue, Error, PostError, ProtectionDomain, Rc, Service,
-    SharedReceiveQueue, Target, Wr, connect::Link, request::Operation,
+    Behaviour, Carries, CompletionQueue, Error, PostError, PostFault, ProtectionDomain, QueueName,
+    Rc, Service, SharedReceiveQueue, Target, Wr, connect::Link, request::Operation,
 };
 use crate::node::{ConnectAttr, QpSpec, RawQp};
 
@@ -112,6 +112,9 @@ impl<S: Service> QueuePairBuilder<S> {
     /// All slots of the device are taken, a depth or another size is larger than the device's, or the engine has ended.
     pub fn build(self) -> Result<QueuePair<S, Init>, Error> {
         let device = self.pd.device();
+        for cq in [&self.send_cq, &self.recv_cq] {
+            cq.serve(device.node());
+        }
         let raw = device.node().create_raw_qp(QpSpec {
             transport: S::TRANSPORT,
             pd: self.pd.domain.pd,
@@ -229,7 +232,14 @@ impl<S: Service, State> QueuePair<S, State> {
     /// As many as the queue is deep have not completed, or the slices are more than the queue was made for, or have more than 2^31 B.
     pub fn post_recv(&self, id: u64, into: impl Into<Target>) -> Result<(), PostError> {
         let wr = RecvWr::new(WrId(id), into.into().0);
-        self.raw.post_recv(wr).map_err(PostError::Queue)
+        self.posted(self.raw.post_recv(wr).map_err(PostFault::from))
+    }
+
+    /// Names the queue pair where a request was not taken. One that a dead worker never looks at was not, whatever the queue says.
+    fn posted(&self, taken: Result<(), PostFault>) -> Result<(), PostError> {
+        let taken = taken.and_then(|()| self.raw.died().map_or(Ok(()), |_| Err(PostFault::Dead)));
+        let queue = QueueName::Qp(self.qpn());
+        taken.map_err(|why| PostError { queue, why })
     }
 
     pub(super) fn with_state<T>(self, state: T) -> QueuePair<S, T> {
@@ -351,7 +361,8 @@ impl<S: Service> QueuePair<S, Ready> {
     where
         S: Carries<O>,
     {
-        Ok(self.raw.post_send(request.lower()?)?)
+        let lowered = request.lower();
+        self.posted(lowered.and_then(|wr| Ok(self.raw.post_send(wr)?)))
     }
 
     /// The peer's end.

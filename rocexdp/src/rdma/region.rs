@@ -185,6 +185,7 @@ impl<A: LocalAccess> Region<A> {
             offset,
             len,
             region: self.len(),
+            rkey: self.remote.as_ref().map(|remote| remote.rkey().0),
         }
     }
 

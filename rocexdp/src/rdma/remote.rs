@@ -148,6 +148,7 @@ impl RemoteRegion {
             offset,
             len,
             region: self.len,
+            rkey: Some(self.rkey.0),
         }
     }
 }
@@ -194,7 +195,12 @@ mod tests {
         );
         assert!(region.slice(100, 0).is_ok());
         for (offset, len) in [(11, 90), (101, 0), (u64::MAX, 2), (0, u64::MAX)] {
-            assert!(region.slice(offset, len).is_err(), "{offset} {len}");
+            let error = region.slice(offset, len).unwrap_err();
+            let text = error.to_string();
+            assert!(
+                text.contains("the region of 100 B with key 0x00000001"),
+                "{text}"
+            );
         }
         assert_eq!(region.word(88).map(|w| w.va), Ok(0x1058));
         for offset in [4, 96, u64::MAX - 7] {

@@ -8,7 +8,7 @@ use rocexdp_proto::{
     verbs::{SendOp, SendWr, SgList},
 };
 
-use super::{LocalAccess, ReadWrite, RemoteSlice, RemoteWord, Slice, Word};
+use super::{LocalAccess, PostFault, ReadWrite, RemoteSlice, RemoteWord, Slice, Word};
 
 /// The bytes that a request sends: a slice, several behind one another, or a copy taken now ([`Source::inline`]).
 #[derive(Clone, Debug)]
@@ -123,7 +123,7 @@ impl<O> Wr<O> {
 }
 
 impl<O: Operation> Wr<O> {
-    pub(super) fn lower(self) -> Result<SendWr, PostError> {
+    pub(super) fn lower(self) -> Result<SendWr, PostFault> {
         let (op, local) = self.op.lower()?;
         Ok(SendWr {
             wr_id: WrId(self.id),
@@ -138,42 +138,18 @@ impl<O: Operation> Wr<O> {
 }
 
 mod sealed {
-    use super::{PostError, SendOp, SgList};
+    use super::{PostFault, SendOp, SgList};
     pub trait Operation {
-        fn lower(self) -> Result<(SendOp, SgList), PostError>;
+        fn lower(self) -> Result<(SendOp, SgList), PostFault>;
     }
 }
 pub(super) use sealed::Operation;
 
-/// Why a request was not taken. Nothing has changed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum PostError {
-    /// The queue did not take it: full, the QP has failed, ...
-    #[error(transparent)]
-    Queue(#[from] rocexdp_proto::verbs::PostError),
-    /// More bytes than the peer's slice, or ours, has room for.
-    #[error("{len} B do not fit into {room} B")]
-    NoRoom {
-        /// Bytes of the request.
-        len: u64,
-        /// Bytes of the slice.
-        room: u64,
-    },
-    /// A READ of another length than its target's.
-    #[error("a READ fills its memory exactly: {len} B are asked for, into {room} B")]
-    ReadLength {
-        /// Bytes of the peer's slice.
-        len: u64,
-        /// Bytes of the target.
-        room: u64,
-    },
-}
-
-fn fits(len: u64, room: u64) -> Result<(), PostError> {
+fn fits(len: u64, room: u64) -> Result<(), PostFault> {
     if len <= room {
         Ok(())
     } else {
-        Err(PostError::NoRoom { len, room })
+        Err(PostFault::NoRoom { len, room })
     }
 }
 
@@ -214,7 +190,7 @@ impl Wr<Send> {
 }
 
 impl Operation for Send {
-    fn lower(self) -> Result<(SendOp, SgList), PostError> {
+    fn lower(self) -> Result<(SendOp, SgList), PostFault> {
         Ok((self.op, self.data.0))
     }
 }
@@ -251,7 +227,7 @@ impl Wr<Write> {
 }
 
 impl Operation for Write {
-    fn lower(self) -> Result<(SendOp, SgList), PostError> {
+    fn lower(self) -> Result<(SendOp, SgList), PostFault> {
         let RemoteSlice { rkey, va, len } = self.to;
         fits(self.data.0.len().into(), len)?;
         Ok((SendOp::Write { va, rkey }, self.data.0))
@@ -274,7 +250,7 @@ impl Wr<WriteImm> {
 }
 
 impl Operation for WriteImm {
-    fn lower(self) -> Result<(SendOp, SgList), PostError> {
+    fn lower(self) -> Result<(SendOp, SgList), PostFault> {
         let RemoteSlice { rkey, va, .. } = self.write.to;
         let (_, list) = self.write.lower()?;
         let imm = self.imm;
@@ -300,12 +276,12 @@ impl Wr<Read> {
 }
 
 impl Operation for Read {
-    fn lower(self) -> Result<(SendOp, SgList), PostError> {
+    fn lower(self) -> Result<(SendOp, SgList), PostFault> {
         let RemoteSlice { rkey, va, len } = self.from;
         let room = u64::from(self.into.0.len());
         // A READ asks for as many bytes as there is room for: the two lengths are one.
         if len != room {
-            return Err(PostError::ReadLength { len, room });
+            return Err(PostFault::ReadLength { len, room });
         }
         Ok((SendOp::Read { va, rkey }, self.into.0))
     }
@@ -333,7 +309,7 @@ impl Wr<CompareSwap> {
 }
 
 impl Operation for CompareSwap {
-    fn lower(self) -> Result<(SendOp, SgList), PostError> {
+    fn lower(self) -> Result<(SendOp, SgList), PostFault> {
         let RemoteWord { rkey, va } = self.at;
         let (compare, swap) = (self.compare, self.swap);
         let op = SendOp::CompareSwap {
@@ -366,7 +342,7 @@ impl Wr<FetchAdd> {
 }
 
 impl Operation for FetchAdd {
-    fn lower(self) -> Result<(SendOp, SgList), PostError> {
+    fn lower(self) -> Result<(SendOp, SgList), PostFault> {
         let RemoteWord { rkey, va } = self.at;
         let add = self.add;
         Ok((
@@ -392,7 +368,7 @@ impl Wr<AtomicWrite> {
 }
 
 impl Operation for AtomicWrite {
-    fn lower(self) -> Result<(SendOp, SgList), PostError> {
+    fn lower(self) -> Result<(SendOp, SgList), PostFault> {
         let RemoteWord { rkey, va } = self.at;
         let value = SgList::inline(&self.value.to_ne_bytes());
         Ok((SendOp::AtomicWrite { va, rkey }, value))
@@ -413,9 +389,9 @@ mod tests {
         let error = Wr::write(Source::inline(&[0; 11]), ten)
             .lower()
             .unwrap_err();
-        assert_eq!(error, PostError::NoRoom { len: 11, room: 10 });
+        assert_eq!(error, PostFault::NoRoom { len: 11, room: 10 });
         let error = Wr::read(Target::empty(), ten).lower().unwrap_err();
-        assert_eq!(error, PostError::ReadLength { len: 10, room: 0 });
+        assert_eq!(error, PostFault::ReadLength { len: 10, room: 0 });
         assert!(error.to_string().contains("10 B are asked for, into 0 B"));
     }
 }

@@ -9,7 +9,7 @@ use rocexdp_proto::{
     verbs::{RecvQueue, RecvWr},
 };
 
-use super::{Error, PostError, ProtectionDomain, Target};
+use super::{Error, PostError, ProtectionDomain, QueueName, Target};
 
 /// A shared receive queue, for queue pairs that are built with it
 /// ([`QueuePairBuilder::shared_receive_queue`](super::QueuePairBuilder::shared_receive_queue)). A request is of the queue's protection
@@ -56,7 +56,10 @@ impl SharedReceiveQueue {
     /// As many as the queue is deep have not completed, or the slices are more than 16 or have more than 2^31 B.
     pub fn post_recv(&self, id: u64, into: impl Into<Target>) -> Result<(), PostError> {
         let wr = RecvWr::new(WrId(id), into.into().0);
-        self.0.queue.post(wr).map_err(PostError::Queue)
+        self.0.queue.post(wr).map_err(|why| PostError {
+            queue: QueueName::Srq(self.0.queue.srq_num().map_or(0, |num| num.0)),
+            why: why.into(),
+        })
     }
 
     /// Requests posted and not completed.

@@ -45,10 +45,10 @@ fn every_operation_of_rc_does_what_it_says() {
         let from = remote.slice(4, 8196).unwrap();
         qp.post(Wr::read(slice(8192..8192 + 8196 - 4), remote.slice(4, 8192).unwrap()).id(6))
             .unwrap();
-        assert!(matches!(
-            qp.post(Wr::read(slice(0..8), from)),
-            Err(PostError::ReadLength { len: 8196, room: 8 })
-        ));
+        let error = qp.post(Wr::read(slice(0..8), from)).unwrap_err();
+        assert_eq!(error.why, PostFault::ReadLength { len: 8196, room: 8 });
+        let named = format!("QP {}: ", qp.qpn());
+        assert!(error.to_string().starts_with(&named), "{error}");
         let answer = memory.word(0).unwrap();
         let at = remote.word(0).unwrap();
         // Fenced: unfenced, it may be carried out before the READ's last packet is filled.

@@ -70,3 +70,55 @@ fn the_engine_may_drop_an_owner_of_memory_that_owns_a_region() {
     };
     on_hosts("rdma-owner", None, a, b);
 }
+
+#[test]
+#[ignore = "needs root: run by cargo xtask test"]
+fn when_a_worker_dies_waiting_and_posting_end_with_an_error_that_names_the_device() {
+    let a = async |device: Device| {
+        let pd = device.protection_domain().unwrap();
+        let (cq, idle) = (CompletionQueue::new(8), CompletionQueue::new(8));
+        let qp = connect(&pd, &cq).await;
+        qp.post_recv(1, Target::empty()).unwrap();
+        let waiting = tokio::spawn({
+            let cq = cq.clone();
+            async move { cq.next().await.map_err(|error| error.to_string()) }
+        });
+        let (told, blocked) = std::sync::mpsc::channel();
+        std::thread::spawn({
+            let cq = idle.clone();
+            let qp = pd.queue_pair(&idle).build().unwrap();
+            move || {
+                let waited = cq.wait(Duration::MAX).map_err(|error| error.to_string());
+                told.send(waited).unwrap();
+                drop(qp);
+            }
+        });
+        tokio::task::yield_now().await;
+        let engine = device.node().engine();
+        let die = |_: &mut _, _| panic!("the fault that this test makes");
+        for slot in 0..engine.workers() * rocexdp::engine::LINE {
+            let _ = engine.call_qp(rocexdp::rdma::Qpn::new(slot), die);
+        }
+        let iface = &device.node().report().iface;
+        let named = |error: &str| {
+            assert!(error.contains(&format!("{iface}, queue")), "{error}");
+            assert!(error.contains("has died"), "{error}");
+        };
+        let waited = tokio::time::timeout(LIMIT, waiting).await.unwrap();
+        named(&waited.unwrap().unwrap_err());
+        named(&blocked.recv_timeout(LIMIT).unwrap().unwrap_err());
+        let error = qp.post(Wr::send(Source::empty())).unwrap_err();
+        assert_eq!(error.why, PostFault::Dead);
+        let error = qp.post_recv(2, Target::empty()).unwrap_err();
+        assert_eq!(error.why, PostFault::Dead);
+        assert!(qp.state().await.is_err());
+        assert!(pd.queue_pair(&cq).build().is_err());
+    };
+    let b = async |device: Device, mut listener: Listener| {
+        let pd = device.protection_domain().unwrap();
+        let cq = CompletionQueue::new(8);
+        let qp = accept(listener.next().await.unwrap(), &pd, &cq, 0, &[]).await;
+        qp.closed().await;
+    };
+    on_hosts("rdma-dead", None, a, b);
+}

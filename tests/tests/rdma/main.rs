@@ -17,7 +17,7 @@ use rocexdp::{
     mem::{Buffer, MappedFile},
     rdma::{
         Access, Behaviour, Completion, CompletionQueue, Connect, CqeOpcode, Device, Done, Error,
-        Incoming, Listener, NodeConfig, PathMtu, PostError, ProtectionDomain, QpState, QueueError,
+        Incoming, Listener, NodeConfig, PathMtu, PostFault, ProtectionDomain, QpState, QueueError,
         QueuePair, RefuseCode, RemoteRegion, Source, Status, Target, Token, Uc, ViewError, Wr,
     },
 };
@@ -103,6 +103,7 @@ async fn next(cq: &CompletionQueue) -> Completion {
     tokio::time::timeout(LIMIT, cq.next())
         .await
         .expect("a completion")
+        .expect("a device that lives")
 }
 
 async fn done(cq: &CompletionQueue) -> Done {

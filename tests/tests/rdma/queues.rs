@@ -93,8 +93,9 @@ fn queue_pairs_share_receive_requests_and_the_device_tells_when_few_are_left() {
             srq.post_recv(n, inbox.slice(8 * n..8 * n + 8).unwrap())
                 .unwrap();
         }
-        let full = srq.post_recv(4, Target::empty());
-        assert_eq!(full, Err(PostError::Queue(QueueError::Full)));
+        let full = srq.post_recv(4, Target::empty()).unwrap_err();
+        assert_eq!(full.why, PostFault::Queue(QueueError::Full));
+        assert!(full.is_full() && full.to_string().starts_with("shared receive queue"));
         let mut qps = Vec::new();
         for _ in 0..2 {
             let qp = pd.queue_pair(&cq).shared_receive_queue(&srq).build();
