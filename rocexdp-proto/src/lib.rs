@@ -6,7 +6,7 @@
 //!
 //! From the bottom up: [`ids`], [`time`], [`rng`], [`mod@drop`]; [`wire`] (frames and the ICRC); [`mem`] (application memory and
 //! regions) and [`verbs`] (work requests and queues); [`qp`] (requester, completer, responder); [`endpoint`]; [`drive`].
-//! [`dcqcn`] depends on [`time`] only.
+//! [`dcqcn`] depends on [`time`] only; [`cm`] stands beside, on [`ids`], [`time`] and [`rng`].
 #![forbid(unsafe_code)]
 #![cfg_attr(
     not(test),
@@ -23,6 +23,7 @@
 #[cfg_attr(not(rocexdp_mutants), doc(hidden))]
 pub mod mutant;
 
+pub mod cm;
 pub mod dcqcn;
 pub mod drive;
 pub mod drop;

@@ -21,6 +21,7 @@ const TARGETS: &[(&str, u32)] = &[
     ("capture", 20_000),
     ("hostile", 2000),
     ("operations", 1000),
+    ("cm", 1000),
 ];
 
 /// As `cargo fuzz` sets them, without a sanitizer.

@@ -37,6 +37,23 @@ pub struct CmPath {
     pub local_ack_timeout: u8,
 }
 
+impl CmPath {
+    /// No path.
+    pub const NONE: Self = Self {
+        local_lid: 0,
+        remote_lid: 0,
+        local_gid: [0; 16],
+        remote_gid: [0; 16],
+        flow_label: 0,
+        packet_rate: 0,
+        traffic_class: 0,
+        hop_limit: 0,
+        sl: 0,
+        subnet_local: false,
+        local_ack_timeout: 0,
+    };
+}
+
 /// Request for a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Req {

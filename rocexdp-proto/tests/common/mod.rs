@@ -2,6 +2,7 @@
 #![allow(dead_code)] // Each test binary uses its own part.
 
 pub mod choices;
+pub mod cm;
 pub mod forge;
 pub mod lone;
 pub mod pcap;

@@ -85,6 +85,7 @@ pub const CRATES: &[Crate] = &[
             ("hash", &["ids"]),
             ("timer", &["ids", "time"]),
             ("dcqcn", &["ids", "time"]),
+            ("cm", &["ids", "time", "rng"]),
             ("mem", &["ids", "rng", "hash"]),
             // `wire` copies payload out of and into `mem::Memory`, in one pass with the ICRC.
             ("wire", &["ids", "time", "rng", "drop", "mem"]),
