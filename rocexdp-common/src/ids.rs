@@ -74,6 +74,15 @@ pub const fn gid_from_ipv4(a: [u8; 4]) -> Gid {
     g
 }
 
+/// Whether the address is a multicast group's: 224.0.0.0/4 or ff00::/8.
+#[inline(always)]
+pub const fn is_multicast(gid: &Gid) -> bool {
+    match gid {
+        [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, a, ..] => *a >> 4 == 0xe,
+        [first, ..] => *first == 0xff,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

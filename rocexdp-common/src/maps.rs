@@ -91,8 +91,13 @@ pub const DEFAULT_SLOTS: u32 = 1024;
 pub const DEFAULT_FLOWS: u32 = 8192;
 /// Bytes of `EVENTS`.
 pub const EVENTS_BYTES: u32 = 1 << 18;
-/// Entries of `LOCAL_ADDRS`.
-pub const MAX_ADDRESSES: u32 = 256;
+/// Entries of `LOCAL_ADDRS`: 256 addresses, and as many multicast groups as an endpoint may join.
+pub const MAX_ADDRESSES: u32 = 256 + 8192;
+/// Slot of QP 1, the general management QP (GSI), whose configuration is there while one is open.
+pub const GSI_SLOT: u32 = 1;
+/// The QPN that packets to multicast groups have; its slot is the last one, whatever the number of slots. Its configuration is there
+/// while groups are joined; which QPs get a copy is the engine's to know.
+pub const MULTICAST_QPN: u32 = 0xff_ffff;
 /// Bit that every local QPN has set, so that it cannot collide with Soft-RoCE's, which count from 17.
 pub const LOCAL_QPN_BIT: u32 = 0x80_0000;
 
@@ -102,6 +107,8 @@ pub mod local_addr {
     pub const EXCLUSIVE: u32 = 1;
     /// Another RoCE stack uses the address too: an unknown QPN is passed to the kernel.
     pub const SHARED: u32 = 2;
+    /// A multicast group that this endpoint has joined.
+    pub const GROUP: u32 = 4;
 }
 
 /// Configuration of one QP slot. Userspace writes the fields, then publishes with `generation`.
@@ -122,7 +129,7 @@ pub struct QpConfig {
     pub peer_qpn: u32,
     /// Owner of the QP: selects the socket, `owner * queues + queue`.
     pub owner: u32,
-    /// Our address: a packet must be sent to it.
+    /// Our address: a packet must be sent to it. Without meaning if `address_flags` is not 0.
     pub local_gid: Gid,
     /// The peer's address: an RC or UC packet must come from it.
     pub peer_gid: Gid,
@@ -136,8 +143,11 @@ pub struct QpConfig {
     pub transport: u8,
     /// log2 of the path MTU: 8 (256) to 12 (4096).
     pub path_mtu_log2: u8,
+    /// 0: packets must be sent to `local_gid`. Else to any address of `LOCAL_ADDRS` that has one of these [`local_addr`] flags:
+    /// QP 1 serves all addresses, the multicast QPN all groups.
+    pub address_flags: u8,
     /// Reserved, 0.
-    pub reserved: u16,
+    pub reserved: u8,
 }
 
 /// 64 dirty marks, one byte each.

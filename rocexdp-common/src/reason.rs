@@ -64,6 +64,8 @@ reasons! {
     NoSocket => "no_socket",
     /// A map entry could not be had (full, or a queue index outside the maps).
     MapFull => "map_full",
+    /// Sent to a multicast group that this endpoint has not joined.
+    UnknownGroup => "unknown_group",
     /// A VXLAN, GENEVE, GRE or ERSPAN header is cut short, or its lengths disagree with the packet around it.
     TunnelMalformed => "tunnel_malformed",
     /// A tunnel of a kind that is not followed: another version, source routing, no VNI, a payload that is no frame.

@@ -12,9 +12,10 @@ use crate::{
     dissect::{ETH_LLDP, ETH_MAC_CONTROL, Found, mac_control},
     headers::{Bth, ICRC_LEN},
     icrc,
-    ids::{Gid, Psn},
+    ids::{Gid, Psn, is_multicast},
     maps::{
-        FlowKey, FlowState, LinkControl, QpConfig, QpCounters, QueueCounters, Reason, local_addr,
+        FlowKey, FlowState, LinkControl, MULTICAST_QPN, QpConfig, QpCounters, QueueCounters,
+        Reason, local_addr,
     },
     news::News,
     opcode::{Operation, Transport},
@@ -190,7 +191,9 @@ fn roce<B: Bytes + ?Sized, E: Env>(frame: &B, packet: &Packet, env: &mut E) -> O
     let slot = packet.flow.dest_qpn & env.slot_mask();
     let claim = env.with_config(slot, |config| claim(packet, config));
     match claim.unwrap_or(Claim::None) {
-        Claim::Accepted(terms) => local(frame, packet, slot, &terms, env),
+        Claim::Accepted(terms) if is_at(packet, &terms, env) => {
+            local(frame, packet, slot, &terms, env)
+        }
         Claim::Refused(reason) => Outcome::Dropped(reason),
         other => {
             let elsewhere = matches!(other, Claim::Elsewhere);
@@ -202,10 +205,16 @@ fn roce<B: Bytes + ?Sized, E: Env>(frame: &B, packet: &Packet, env: &mut E) -> O
     }
 }
 
+/// Whether the packet was sent to where a QP is that has no one address.
+#[inline(always)]
+fn is_at<E: Env>(packet: &Packet, terms: &Terms, env: &E) -> bool {
+    terms.address_flags == 0 || env.local_address(&packet.flow.dst) & terms.address_flags != 0
+}
+
 /// What a QP says to a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Claim {
-    /// Mine.
+    /// Mine; if [`Terms::address_flags`] are set, only if the destination is an address of that kind.
     Accepted(Terms),
     /// Sent to me, but not for me to take.
     Refused(Reason),
@@ -220,6 +229,8 @@ pub enum Claim {
 pub struct Terms {
     /// [`QpConfig::owner`].
     pub owner: u32,
+    /// [`QpConfig::address_flags`].
+    pub address_flags: u32,
     /// Path MTU, bytes.
     pub path_mtu: u32,
     /// How it meets a gap.
@@ -232,13 +243,14 @@ pub struct Terms {
     pub response_psn: Psn,
 }
 
-/// Whether a packet is the QP's: its number, its address, its peer's address, its transport service.
+/// Whether a packet is the QP's: its number, its address, its peer's address, its transport service. A UD QP hears everybody: the
+/// Q_Key, and whose QP the sender is, are the transport's to check.
 #[inline(always)]
 pub fn claim(packet: &Packet, config: &QpConfig) -> Claim {
     if config.qpn != packet.flow.dest_qpn {
         return Claim::None;
     }
-    if !same(config.local_gid, packet.flow.dst) {
+    if config.address_flags == 0 && !same(config.local_gid, packet.flow.dst) {
         return Claim::Elsewhere;
     }
     let connected = matches!(config.transport, RC | UC);
@@ -261,6 +273,7 @@ pub fn claim(packet: &Packet, config: &QpConfig) -> Claim {
     }
     Claim::Accepted(Terms {
         owner: config.owner,
+        address_flags: config.address_flags as u32,
         path_mtu: 1 << (config.path_mtu_log2 & 31),
         // Selective repeat fills the gaps behind what has come.
         at_gap: if config.transport == RC && !packet.bth.opcode.is_selective() {
@@ -379,6 +392,12 @@ fn foreign<E: Env>(packet: &Packet, env: &mut E) -> Outcome {
     if inserted {
         env.flow_inserted();
     }
-    let unknown = packet.operation.is_none().then_some(Reason::UnknownOpcode);
-    Outcome::PassedRoce(unknown)
+    let reason = if packet.operation.is_none() {
+        Some(Reason::UnknownOpcode)
+    } else if packet.flow.dest_qpn == MULTICAST_QPN && is_multicast(&packet.flow.dst) {
+        Some(Reason::UnknownGroup)
+    } else {
+        None
+    };
+    Outcome::PassedRoce(reason)
 }

@@ -3,12 +3,14 @@
 mod support;
 
 use rocexdp_common::{
-    maps::{Count, KINDS, Kind, QpConfig, QpCounters, QueueCounters, Reason, local_addr},
+    maps::{
+        Count, KINDS, Kind, MULTICAST_QPN, QpConfig, QpCounters, QueueCounters, Reason, local_addr,
+    },
     opcode::{Opcode, extensions_len, rc},
     verdict::{Action, Outcome},
 };
 use support::{
-    packet::{A4, A6, B4, B6, C4, Spec},
+    packet::{A4, A6, Addr, B4, B6, C4, Spec},
     rig::{QPN, config, data, expect, model},
 };
 
@@ -138,6 +140,87 @@ fn only_the_qps_own_address_and_its_peers_are_accepted() {
         0,
         "UD packets have no common sequence"
     );
+}
+
+/// The opcode of UD's SEND, behind which a DETH stands.
+fn ud(qpn: u32) -> Spec {
+    Spec::new(Opcode(0x64), qpn, 7)
+        .headers(&[0; 8])
+        .payload(256)
+}
+
+fn datagram(qpn: u32, address_flags: u32) -> QpConfig {
+    QpConfig {
+        qpn,
+        transport: 3,
+        address_flags: address_flags as u8,
+        local_gid: [0; 16],
+        peer_gid: [0; 16],
+        ..config()
+    }
+}
+
+#[test]
+fn qp_1_is_a_local_qp_at_every_address_of_ours_while_it_is_open() {
+    let mut m = model();
+    m.addresses.push((B6.gid(), local_addr::EXCLUSIVE));
+    m.addresses.push((C4.gid(), local_addr::SHARED));
+    let to_six = || ud(1).from(A6).to(B6);
+    for spec in [ud(1), to_six()] {
+        expect(&mut m, &spec, Outcome::Dropped(Reason::UnknownQpn));
+    }
+    m.add(datagram(1, local_addr::EXCLUSIVE));
+    for spec in [ud(1), ud(1).from(C4), to_six()] {
+        expect(&mut m, &spec, Outcome::Redirected);
+    }
+    // Another RoCE stack's address, and another host's: theirs.
+    for to in [C4, A4] {
+        expect(&mut m, &ud(1).to(to), Outcome::PassedRoce(None));
+    }
+    // QP 1 takes UD only.
+    expect(
+        &mut m,
+        &Spec::new(rc::SEND_ONLY, 1, 1),
+        Outcome::Dropped(Reason::TransportMismatch),
+    );
+    let seen = *m.qp(1);
+    assert_eq!((seen.redirected, seen.requests.valid), (3, 0));
+    m.add(QpConfig {
+        generation: 0,
+        ..datagram(1, local_addr::EXCLUSIVE)
+    });
+    expect(&mut m, &ud(1), Outcome::Dropped(Reason::UnknownQpn));
+}
+
+#[test]
+fn packets_of_groups_that_were_joined_are_taken_and_others_pass_with_a_reason() {
+    let mut m = model();
+    let (ours, other) = (Addr::V4([239, 1, 2, 3]), Addr::V4([239, 1, 2, 4]));
+    let six = Addr::V6([0xff, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 9]);
+    let not_joined = Outcome::PassedRoce(Some(Reason::UnknownGroup));
+    expect(&mut m, &ud(MULTICAST_QPN).to(ours), not_joined);
+    m.add(datagram(MULTICAST_QPN, local_addr::GROUP));
+    m.addresses.push((ours.gid(), local_addr::GROUP));
+    m.addresses.push((six.gid(), local_addr::GROUP));
+    expect(&mut m, &ud(MULTICAST_QPN).to(ours), Outcome::Redirected);
+    expect(
+        &mut m,
+        &ud(MULTICAST_QPN).from(A6).to(six),
+        Outcome::Redirected,
+    );
+    expect(&mut m, &ud(MULTICAST_QPN).to(other), not_joined);
+    // Our own address is no group, and a group is no address of a QP.
+    expect(
+        &mut m,
+        &ud(MULTICAST_QPN),
+        Outcome::Dropped(Reason::UnknownQpn),
+    );
+    m.add(datagram(1, local_addr::EXCLUSIVE));
+    expect(&mut m, &ud(1).to(ours), Outcome::PassedRoce(None));
+    expect(&mut m, &data(1).to(ours), Outcome::PassedRoce(None));
+    assert_eq!(m.qp(15).redirected, 2);
+    let reasons = m.queue_counters[0].reasons;
+    assert_eq!(reasons[Reason::UnknownGroup as usize], 2);
 }
 
 #[test]

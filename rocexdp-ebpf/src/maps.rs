@@ -36,6 +36,9 @@ use crate::{
 /// `BPF_F_MMAPABLE` of include/uapi/linux/bpf.h.
 const MMAPABLE: u32 = aya_ebpf::bindings::BPF_F_MMAPABLE;
 
+/// As many entries as there are, not as many as there may be.
+const NO_PREALLOC: u32 = aya_ebpf::bindings::BPF_F_NO_PREALLOC;
+
 #[map]
 static QP_CONFIG: Array<QpConfig> = Array::with_max_entries(DEFAULT_SLOTS, MMAPABLE);
 #[map]
@@ -56,7 +59,7 @@ static DIRTY_INDEX: Array<DirtyLine> =
 #[map]
 static FLOWS: LruHashMap<FlowKey, FlowState> = LruHashMap::with_max_entries(DEFAULT_FLOWS, 0);
 #[map]
-static LOCAL_ADDRS: HashMap<Gid, u32> = HashMap::with_max_entries(MAX_ADDRESSES, 0);
+static LOCAL_ADDRS: HashMap<Gid, u32> = HashMap::with_max_entries(MAX_ADDRESSES, NO_PREALLOC);
 #[map]
 static LINK_CONTROL: Array<LinkControl> = Array::with_max_entries(1, MMAPABLE);
 /// Written by the engine only.

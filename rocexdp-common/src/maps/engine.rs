@@ -75,4 +75,10 @@ pub struct QpEngine {
     pub rtt: Rtt,
     /// Answers beyond a READ or atomic response that had not come, acted on (`implied_nak_seq_err`).
     pub implied_nak_seq_err: u64,
+    /// Packets of QPs of this host, which no program saw; they are among those accepted or dropped.
+    pub rx_looped: u64,
+    /// Copies of multicast groups' packets, which XDP counts for the groups' QPN 0xffffff; among those accepted or dropped.
+    pub rx_mcast: u64,
+    /// Reserved, 0.
+    pub reserved: [u64; 6],
 }

@@ -61,7 +61,7 @@ impl Default for QueueCounters {
 }
 
 /// Room for the transport's drop reasons in [`QueueEngine`].
-pub const ENGINE_DROP_SLOTS: usize = 53;
+pub const ENGINE_DROP_SLOTS: usize = 58;
 
 /// What the engine counted on one receive queue, and the socket's own statistics.
 #[repr(C, align(64))]
@@ -109,6 +109,12 @@ pub struct QueueEngine {
     /// Descriptors that the device is done with, a packet having several where it spans chunks: what the completion ring
     /// returned. With `tx_packets` standing above them, packets wait in the TX ring or the device.
     pub tx_completed: u64,
+    /// Copies of a multicast group's packets, besides the packet itself: one for each further worker with a QP of the group.
+    pub rx_copied: u64,
+    /// Packets that QPs of this host have sent to QPs of this worker. No program saw them.
+    pub rx_looped: u64,
+    /// Packets of this worker's QPs that went to QPs of this host; not among `tx_packets`, unless they are a group's.
+    pub tx_looped: u64,
 }
 
 impl Default for QueueEngine {
@@ -134,6 +140,9 @@ impl Default for QueueEngine {
             rx_handover_full: 0,
             drops: [0; ENGINE_DROP_SLOTS],
             tx_completed: 0,
+            rx_copied: 0,
+            rx_looped: 0,
+            tx_looped: 0,
         }
     }
 }

@@ -28,6 +28,7 @@ pub fn config() -> QpConfig {
         resync_response_psn: 0,
         transport: 0,
         path_mtu_log2: 10,
+        address_flags: 0,
         reserved: 0,
     }
 }

@@ -4,10 +4,12 @@
 
 use std::sync::Arc;
 
+use rocexdp_common::opcode::Transport;
+
 use super::{CreateQp, DeviceAttr, Endpoint, MAX_QUEUE_DEPTH, QpHandle, VerbsError, qp_at};
 use crate::ids::Qpn;
 use crate::qp::{Lazy, NewQp, Qp, SendLimits, SendState, Service};
-use crate::verbs::{MAX_MESSAGE, QueueCaps};
+use crate::verbs::{GSI_QPN, MAX_MESSAGE, QueueCaps};
 
 impl Endpoint {
     /// Makes a QP, in RESET.
@@ -16,8 +18,12 @@ impl Endpoint {
     /// The number is taken or reserved, the service is none of RC, UC and UD, or a queue is deeper than [`MAX_QUEUE_DEPTH`].
     pub fn create_qp(&mut self, create: CreateQp) -> Result<QpHandle, VerbsError> {
         let qpn = create.qpn;
-        // 0 and 1 are the management QPs, 0xffffff the multicast one.
-        if matches!(qpn.get(), 0 | 1 | 0xff_ffff) || self.slots.contains_key(&qpn.get()) {
+        // 0 and 1 are the management QPs, of which 1 is to be had, 0xffffff the multicast one.
+        let reserved = match qpn {
+            GSI_QPN => create.transport != Transport::Ud,
+            _ => matches!(qpn.get(), 0 | 0xff_ffff),
+        };
+        if reserved || self.slots.contains_key(&qpn.get()) {
             return Err(VerbsError::QpnTaken(qpn));
         }
         let Some(service) = Service::of(create.transport) else {

@@ -15,7 +15,7 @@ use crate::drop::DropReason;
 use crate::ids::{Gid, Qpn};
 use crate::qp::{Qp, Request, Service};
 use crate::verbs::MULTICAST_QPN;
-use crate::wire::{Head, HeaderBuf, Packet, is_multicast, multicast_mac, udp_source_port};
+use crate::wire::{Head, HeaderBuf, Origin, Packet, is_multicast, multicast_mac, udp_source_port};
 
 /// Most groups of an endpoint (rxe: `RXE_MAX_MCAST_GRP`).
 pub const MAX_GROUPS: usize = 8192;
@@ -98,7 +98,12 @@ impl Endpoint {
 
     /// A packet that says by its address or by its QPN that it is a group's. Accepted if one QP takes it; else dropped for the
     /// reason that the first one gives.
-    pub(super) fn receive_group(&mut self, head: &Head, p: &Packet<'_>) -> Result<(), DropReason> {
+    pub(super) fn receive_group(
+        &mut self,
+        head: &Head,
+        p: &Packet<'_>,
+        origin: Origin,
+    ) -> Result<(), DropReason> {
         let mac = multicast_mac(&p.dst).ok_or(DropReason::GroupAddress)?;
         if p.bth.dest_qpn != MULTICAST_QPN || head.dst_mac() != Some(mac) {
             return Err(DropReason::GroupAddress);
@@ -118,6 +123,11 @@ impl Endpoint {
             else {
                 continue;
             };
+            if origin == Origin::Looped {
+                qp.stats.rx_looped += 1;
+            } else {
+                qp.stats.rx_mcast += 1;
+            }
             match check_member(qp, p).and_then(|()| qp.datagram(&mut self.regions, p, &grh)) {
                 Ok(()) => {
                     taken = true;

@@ -12,7 +12,7 @@ use crate::qp::{Qp, QpState, Service};
 use crate::time::Timestamp;
 use crate::timer::TimerKind;
 use crate::verbs::MULTICAST_QPN;
-use crate::wire::{Frags, Head, Packet, RxMeta, is_multicast};
+use crate::wire::{Frags, Head, Origin, Packet, RxMeta, is_multicast};
 
 /// ECN codepoint Congestion Experienced.
 const CE: u8 = 3;
@@ -31,8 +31,7 @@ impl Endpoint {
         frame: Frags<'_>,
     ) -> Result<(), DropReason> {
         // The queue means nothing to the transport; drivers count by it.
-        let _ = meta;
-        let result = self.receive(now, frame);
+        let result = self.receive(now, meta.origin, frame);
         match result {
             Ok(()) => self.counters.accepted += 1,
             Err(DropReason::Icrc) => self.counters.icrc_errors += 1,
@@ -45,11 +44,23 @@ impl Endpoint {
         result
     }
 
-    fn receive(&mut self, now: Timestamp, frame: Frags<'_>) -> Result<(), DropReason> {
+    fn receive(
+        &mut self,
+        now: Timestamp,
+        origin: Origin,
+        frame: Frags<'_>,
+    ) -> Result<(), DropReason> {
         let head = Head::of(frame);
         let p = Packet::parse(&head, frame)?;
         if p.bth.dest_qpn == MULTICAST_QPN || is_multicast(&p.dst) {
-            return self.receive_group(&head, &p);
+            let result = self.receive_group(&head, &p, origin);
+            if origin == Origin::Wire {
+                match result {
+                    Ok(()) => self.counters.group_accepted += 1,
+                    Err(_) => self.counters.group_dropped += 1,
+                }
+            }
+            return result;
         }
         let slot = *self
             .slots
@@ -87,6 +98,9 @@ impl Endpoint {
                 qp.request(now, &mut self.regions, &p)
             }
         });
+        if origin != Origin::Wire {
+            qp.stats.rx_looped += 1;
+        }
         match result {
             Ok(()) => {
                 qp.stats.rx_accepted += 1;
@@ -189,7 +203,8 @@ fn check(qp: &Qp, p: &Packet<'_>) -> Result<(), DropReason> {
         if !qp.state().receives() {
             return Err(DropReason::QpState);
         }
-        if p.dst != local.address {
+        // QP 1 is that of all the host's addresses: whoever gave it the frame knows them.
+        if p.dst != local.address && !local.is_everywhere() {
             return Err(DropReason::LocalAddress);
         }
     } else {

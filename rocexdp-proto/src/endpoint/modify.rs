@@ -11,6 +11,7 @@ use crate::qp::{
     SelectiveRepeat, Service,
 };
 use crate::time::Timestamp;
+use crate::verbs::GSI_QPN;
 use crate::wire::{HeaderTemplate, Path, is_unicast};
 
 impl Endpoint {
@@ -113,8 +114,16 @@ impl Endpoint {
             }
             new.address = m.address.unwrap_or(new.address);
             new.path_mtu = m.path_mtu.unwrap_or(new.path_mtu);
-            if !is_unicast(&new.address) {
-                return Err("a UD QP's own address is neither unset, multicast nor broadcast");
+            // The management QP is that of all addresses.
+            let right = if qp.qpn == GSI_QPN {
+                new.is_everywhere()
+            } else {
+                is_unicast(&new.address)
+            };
+            if !right {
+                return Err(
+                    "a UD QP's own address is neither unset, multicast nor broadcast; QP 1 has none of its own",
+                );
             }
         } else if m.address.is_some() {
             return Err("UD: the QP's own address is set in RESET and INIT only");

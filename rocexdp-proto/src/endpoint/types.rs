@@ -97,7 +97,7 @@ pub struct CongestionSignal {
 /// A new QP.
 #[derive(Clone, Debug)]
 pub struct CreateQp {
-    /// Its number: unused, none of the reserved 0, 1 and 0xffffff.
+    /// Its number: unused, none of the reserved 0, 1 and 0xffffff; 1 for the UD QP of general management ([`crate::verbs::GSI_QPN`]).
     pub qpn: Qpn,
     /// Its service: RC, UC or UD.
     pub transport: Transport,
@@ -340,6 +340,10 @@ pub struct EndpointCounters {
     pub icrc_ignored: u64,
     /// Copies of a group's packets that a QP attached did not take, besides the packets that none took; not frames.
     pub group_refusals: u64,
+    /// Frames of multicast groups, from the wire, that a QP took; among `accepted` too.
+    pub group_accepted: u64,
+    /// Frames of multicast groups, from the wire, that no QP took; among `icrc_errors` or `drops` too.
+    pub group_dropped: u64,
     /// Frames dropped for another reason, by [`crate::DropReason::index`].
     pub drops: [u64; DROP_REASONS],
 }
@@ -351,6 +355,8 @@ impl Default for EndpointCounters {
             icrc_errors: 0,
             icrc_ignored: 0,
             group_refusals: 0,
+            group_accepted: 0,
+            group_dropped: 0,
             drops: [0; DROP_REASONS],
         }
     }

@@ -62,7 +62,8 @@ pub struct RtsAttr {
 /// What RESET to INIT sets of a UD QP: who it is. It has no peer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct UdAttr {
-    /// Its address: packets must come to it, or to a group that it is attached to, and address handles start at it.
+    /// Its address: packets must come to it, or to a group that it is attached to, and address handles start at it. Unset for QP 1,
+    /// which serves all of the host's addresses: the driver gives it no packet to another's.
     pub address: Gid,
     /// Its Q_Key: packets without it are dropped.
     pub qkey: u32,

@@ -27,12 +27,19 @@ const OWN_QKEY: u32 = 1 << 31;
 /// What a UD QP has of its own where a connected one has a peer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Own {
-    /// Its address: packets come to it, or to a group, and leave from it.
+    /// Its address: packets come to it, or to a group, and leave from it. Unset: any of the host's (QP 1).
     pub(crate) address: Gid,
     /// Its Q_Key, which packets must carry.
     pub(crate) qkey: u32,
     /// Largest payload, in and out: the port's path MTU.
     pub(crate) path_mtu: PathMtu,
+}
+
+impl Own {
+    /// Whether it has all of the host's addresses instead of one: only QP 1 does.
+    pub(crate) fn is_everywhere(&self) -> bool {
+        self.address == [0; 16]
+    }
 }
 
 impl Default for Own {
@@ -48,7 +55,7 @@ impl Default for Own {
 /// The DETH of a request; `None` if it can't be sent from this QP: it says not to whom, or its way starts at another address.
 pub(super) fn deth(own: &Own, qpn: Qpn, wr: &SendWr) -> Option<Deth> {
     let to = wr.to.as_ref()?;
-    (to.ah.path().src == own.address).then_some(Deth {
+    (to.ah.path().src == own.address || own.is_everywhere()).then_some(Deth {
         qkey: if to.qkey & OWN_QKEY == 0 {
             to.qkey
         } else {

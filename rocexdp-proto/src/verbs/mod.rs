@@ -20,7 +20,7 @@ pub(crate) use queue::QueueCaps;
 pub use queue::{ListError, PostError, RecvQueue, SendQueue};
 pub use srq::{LimitError, SrqAttr};
 pub use state::QpState;
-pub use wr::{Datagram, MAX_MESSAGE, MULTICAST_QPN, RecvWr, SendOp, SendWr};
+pub use wr::{Datagram, GSI_QKEY, GSI_QPN, MAX_MESSAGE, MULTICAST_QPN, RecvWr, SendOp, SendWr};
 
 pub use crate::ids::PathMtu;
 pub use crate::mem::{Segment, SgList};

@@ -5,6 +5,7 @@
 use std::sync::Arc;
 
 use rocexdp_common::headers::Feth;
+pub use rocexdp_common::mad::GSI_QPN;
 use rocexdp_common::opcode::Transport;
 
 use super::ah::AddressHandle;
@@ -140,7 +141,9 @@ impl SendOp {
 }
 
 /// The QPN that all groups have.
-pub const MULTICAST_QPN: Qpn = Qpn::new(0xff_ffff);
+pub const MULTICAST_QPN: Qpn = Qpn::new(rocexdp_common::maps::MULTICAST_QPN);
+/// The Q_Key of QP 1, [`GSI_QPN`] (`IB_QP1_QKEY` of include/rdma/ib_mad.h).
+pub const GSI_QKEY: u32 = 0x8001_0000;
 
 /// To whom a UD request goes.
 #[derive(Clone, Debug)]

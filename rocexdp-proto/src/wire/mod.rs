@@ -28,6 +28,20 @@ pub type Frags<'a> = &'a [&'a [u8]];
 pub struct RxMeta {
     /// Receive queue.
     pub queue: u32,
+    /// How it came.
+    pub origin: Origin,
+}
+
+/// How a frame came to an endpoint. Treated the same, counted apart: who looks at the counters has seen only those of the wire.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Origin {
+    /// From the wire.
+    #[default]
+    Wire,
+    /// From a QP of this host, never on the wire.
+    Looped,
+    /// A copy of a multicast group's packet, which another endpoint of the host has got from the wire.
+    Copied,
 }
 
 pub(crate) const ETH_HEADER: usize = 14;

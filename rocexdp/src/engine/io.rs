@@ -4,10 +4,10 @@
 use std::sync::Arc;
 
 use crossbeam_queue::ArrayQueue;
-use rocexdp_common::maps::{LOCAL_QPN_BIT, QueueEngine};
+use rocexdp_common::maps::QueueEngine;
 use rocexdp_proto::{
     drive::FrameIo,
-    wire::{Frags, RxMeta, dest_qpn},
+    wire::{Frags, Origin, RxMeta, dest_qpn},
 };
 
 use super::{signals::worker_of, tap::Tap};
@@ -157,7 +157,10 @@ impl XskIo {
 
 impl FrameIo for XskIo {
     fn receive(&mut self, budget: usize, sink: &mut dyn FnMut(&RxMeta, Frags<'_>)) -> usize {
-        let meta = RxMeta { queue: self.queue };
+        let meta = RxMeta {
+            queue: self.queue,
+            origin: Origin::Wire,
+        };
         let workers = self.neighbours.inboxes.len();
         if workers <= 1 {
             return self.xsk.receive(budget, |frame| sink(&meta, frame));
@@ -170,11 +173,9 @@ impl FrameIo for XskIo {
             ..
         } = self;
         let mut received = xsk.receive(budget, |frame| {
-            let owner = dest_qpn(frame)
-                .filter(|q| q.get() & LOCAL_QPN_BIT != 0)
-                .map_or(*queue, |q| {
-                    worker_of(q.get() & neighbours.slot_mask, workers as u32)
-                });
+            let owner = dest_qpn(frame).map_or(*queue, |q| {
+                worker_of(q.get() & neighbours.slot_mask, workers as u32)
+            });
             if owner == *queue {
                 sink(&meta, frame);
                 return;

@@ -4,6 +4,8 @@
 //! application holds. Queues are shared rings, so posting and polling take no lock of the engine.
 
 mod deaths;
+mod gsi;
+mod handle;
 mod memory;
 mod net;
 mod qp;
@@ -14,12 +16,16 @@ use std::{
     fmt,
     net::IpAddr,
     os::fd::{AsFd as _, AsRawFd as _},
-    sync::{Arc, Mutex, PoisonError, atomic::AtomicU32},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU32, Ordering},
+    },
 };
 
 use anyhow::{Context as _, Result};
 use rand::RngExt as _;
-use rocexdp_proto::{EndpointConfig, verbs::PathMtu};
+use rocexdp_common::maps::{QpConfig, local_addr};
+use rocexdp_proto::{EndpointConfig, Transport, verbs::PathMtu};
 use rustix::process::{Resource, Rlimit, setrlimit};
 use tokio::sync::broadcast;
 
@@ -30,10 +36,13 @@ use crate::{
     xsk::{Mode, Xsk, XskConfig, ZeroCopy},
 };
 use deaths::Deaths;
+use handle::Ways;
 use net::Network;
 use slots::Slots;
 
 pub use deaths::OnDeath;
+pub use gsi::{Gsi, GsiEvent, ReceivedMad};
+pub use handle::{AddressHandle, HandleAttr};
 pub use qp::{ConnectAttr, DEFAULT_HOP_LIMIT, DEFAULT_RD_ATOMIC, NodeQp, QpSpec, RawQp};
 
 /// Events that a slow subscriber may fall behind before it loses some.
@@ -229,6 +238,31 @@ struct Shared {
     iface: String,
     path_mtu: u32,
     deaths: Arc<Deaths>,
+    /// The addresses that the node answers for, and their `local_addr` flags.
+    addresses: Vec<IpAddr>,
+    address_flags: u32,
+    /// Address handles in use, and how many there may be.
+    ways: Arc<Ways>,
+    max_ah: u32,
+}
+
+impl Shared {
+    fn slots(&self) -> MutexGuard<'_, Slots> {
+        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Tells XDP of the QP in a slot.
+    fn publish(&self, slot: u32, config: QpConfig) {
+        // 0 would mean that the slot is free.
+        let generation = self.generation.fetch_add(1, Ordering::Relaxed) | 1 << 31;
+        self.maps.qp_config.publish(
+            slot,
+            &QpConfig {
+                generation,
+                ..config
+            },
+        );
+    }
 }
 
 impl Node {
@@ -262,6 +296,7 @@ impl Node {
         let tell = events.clone();
         let deaths = Arc::new(Deaths::default());
         let (mourned, iface) = (Arc::clone(&deaths), config.iface.clone());
+        let max_ah = config.endpoint.limits.max_ah;
         let engine_config = EngineConfig {
             endpoint: config.endpoint,
             path_mtu: report.path_mtu,
@@ -301,13 +336,27 @@ impl Node {
             iface: config.iface.clone(),
             path_mtu: report.path_mtu,
             deaths,
+            addresses: report.addresses.clone(),
+            address_flags: if config.shared_addresses {
+                local_addr::SHARED
+            } else {
+                local_addr::EXCLUSIVE
+            },
+            ways: Arc::new(Ways::default()),
+            max_ah,
         });
         let log = match config.log_refusals {
             true => Some(refusals::of_program(report.program_id, events.clone())?),
             false => None,
         };
-        let network = Network::start(&dataplane, events, engine.handle().clone(), log)
-            .with_context(|| format!("watching the network of {}", config.iface))?;
+        let network = Network::start(
+            &dataplane,
+            events,
+            engine.handle().clone(),
+            Arc::clone(&shared.ways),
+            log,
+        )
+        .with_context(|| format!("watching the network of {}", config.iface))?;
         Ok(Self {
             shared,
             _engine: engine,
@@ -342,7 +391,31 @@ impl Node {
     /// # Errors
     /// When all slots are taken, or the depths are out of range.
     pub fn create_qp(&self, max_send: u32, max_recv: u32) -> Result<NodeQp> {
-        NodeQp::create(&self.shared, self.network.resolver(), max_send, max_recv)
+        let resolver = self.network.resolver();
+        NodeQp::create(&self.shared, resolver, Transport::Rc, max_send, max_recv)
+    }
+
+    /// Makes a UD QP, in INIT: it takes receive requests, each with 40 bytes for the IP header before the message
+    /// ([`rocexdp_proto::wire::Grh`]). [`RawQp::open_datagram`] opens it to peers, [`Self::address_handle`] leads to them:
+    ///
+    /// ```no_run
+    /// # use std::net::IpAddr;
+    /// # use rocexdp::node::{HandleAttr, Node};
+    /// # use rocexdp_proto::{ids::{Qpn, WrId}, verbs::{SendOp, SendWr, SgList}};
+    /// # async fn example(node: &Node, local: IpAddr, peer: IpAddr, peer_qpn: Qpn) -> anyhow::Result<()> {
+    /// let qp = node.create_ud_qp(128, 128)?;
+    /// qp.open_datagram(local, 0x1111_1111).await?;
+    /// let way = node.address_handle(HandleAttr::new(local, peer)).await?;
+    /// let request = SendWr::new(WrId(1), SendOp::Send, SgList::inline(b"hello"));
+    /// qp.post_send(request.to(way.to(peer_qpn, 0x1111_1111)))?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Self::create_qp`].
+    pub fn create_ud_qp(&self, max_send: u32, max_recv: u32) -> Result<NodeQp> {
+        let resolver = self.network.resolver();
+        NodeQp::create(&self.shared, resolver, Transport::Ud, max_send, max_recv)
     }
 
     /// As [`Self::create_qp`], with queues of the caller's.

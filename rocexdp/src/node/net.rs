@@ -5,6 +5,7 @@
 
 use std::{
     collections::HashMap,
+    fmt,
     net::IpAddr,
     sync::{
         Arc, Mutex, PoisonError,
@@ -21,7 +22,7 @@ use netlink_packet_route::neighbour::NeighbourState;
 use rocexdp_proto::ids::Qpn;
 use tokio::sync::{broadcast, oneshot};
 
-use super::{NodeEvent, refusals::Sink};
+use super::{NodeEvent, handle::Ways, refusals::Sink};
 use crate::{
     engine::EngineHandle,
     loader::{Dataplane, gid_of, largest_path_mtu},
@@ -50,14 +51,14 @@ enum Request {
     Resolve {
         local: IpAddr,
         peer: IpAddr,
-        qpn: Qpn,
+        user: User,
         answer: oneshot::Sender<Result<Resolved>>,
     },
-    /// The QP takes a peer's address now: give it the one that is known by now.
-    Confirm(Qpn),
+    /// The user takes a peer's address now: give it the one that is known by now.
+    Confirm(User),
     /// Routes changed.
     Recheck,
-    Forget(Qpn),
+    Forget(User),
 }
 
 /// Asks the resolving thread.
@@ -65,35 +66,74 @@ enum Request {
 pub struct Resolver(mpsc::Sender<Request>);
 
 impl Resolver {
-    /// The way from `local` to `peer`, kept alive for `qpn` until [`Self::forget`].
+    /// The way from `local` to `peer`, kept alive for `user` until [`Self::forget`].
     ///
     /// # Errors
     /// No route, a route through another interface, or no answer from the next hop: each names
     /// address and interface.
-    pub async fn resolve(&self, local: IpAddr, peer: IpAddr, qpn: Qpn) -> Result<Resolved> {
+    pub async fn resolve(&self, local: IpAddr, peer: IpAddr, user: User) -> Result<Resolved> {
         let (answer, got) = oneshot::channel();
         let closed = || anyhow!("the node was closed");
         self.0
             .send(Request::Resolve {
                 local,
                 peer,
-                qpn,
+                user,
                 answer,
             })
             .map_err(|_| closed())?;
         got.await.map_err(|_| closed())?
     }
 
-    /// The QP has been told of its peer; a change of the next hop's address between then and [`Self::resolve`] is made up for.
-    pub fn confirm(&self, qpn: Qpn) {
+    /// The user has been told of its peer; a change of the next hop's address between then and [`Self::resolve`] is made up for.
+    pub fn confirm(&self, user: User) {
         // The node has gone as well, otherwise.
-        let _ = self.0.send(Request::Confirm(qpn));
+        let _ = self.0.send(Request::Confirm(user));
     }
 
-    /// The QP has gone.
-    pub fn forget(&self, qpn: Qpn) {
+    /// The user has gone.
+    pub fn forget(&self, user: User) {
         // The node has gone as well, otherwise.
-        let _ = self.0.send(Request::Forget(qpn));
+        let _ = self.0.send(Request::Forget(user));
+    }
+}
+
+/// Who uses a next hop.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum User {
+    /// A connected QP.
+    Qp(Qpn),
+    /// An address handle, by its number.
+    Handle(u64),
+}
+
+impl fmt::Display for User {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Qp(qpn) => write!(f, "QP {qpn}"),
+            Self::Handle(_) => f.write_str("an address handle"),
+        }
+    }
+}
+
+/// Tells users of next hops of changes.
+#[derive(Clone, Debug)]
+struct Tell {
+    engine: EngineHandle,
+    ways: Arc<Ways>,
+}
+
+impl Tell {
+    fn moved(&self, user: User, mac: Mac) {
+        match user {
+            // An engine that has ended sends nothing.
+            User::Qp(qpn) => {
+                let _ = self
+                    .engine
+                    .call_qp(qpn, move |core, _| core.endpoint.set_dest_mac(qpn, mac.0));
+            }
+            User::Handle(id) => self.ways.moved(id, mac),
+        }
     }
 }
 
@@ -106,10 +146,10 @@ struct Hop {
     mac: Mac,
 }
 
-/// Next hops in use, by QP.
-type NextHops = Arc<Mutex<HashMap<Qpn, Hop>>>;
+/// Next hops in use.
+type NextHops = Arc<Mutex<HashMap<User, Hop>>>;
 
-fn locked(hops: &NextHops) -> std::sync::MutexGuard<'_, HashMap<Qpn, Hop>> {
+fn locked(hops: &NextHops) -> std::sync::MutexGuard<'_, HashMap<User, Hop>> {
     hops.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -139,8 +179,10 @@ impl Network {
         dataplane: &Dataplane,
         events: broadcast::Sender<NodeEvent>,
         engine: EngineHandle,
+        ways: Arc<Ways>,
         log: Option<EbpfLogger<Sink>>,
     ) -> Result<Self> {
+        let tell_users = Tell { engine, ways };
         let hops = NextHops::default();
         let stop = Arc::new(AtomicBool::new(false));
         let (requests, inbox) = mpsc::channel();
@@ -149,7 +191,7 @@ impl Network {
         let resolving = Resolving {
             link: link.clone(),
             hops: Arc::clone(&hops),
-            engine: engine.clone(),
+            tell_users: tell_users.clone(),
             events: events.clone(),
         };
         let watching = Watching {
@@ -161,7 +203,7 @@ impl Network {
             control: Arc::clone(&dataplane.control),
             others: Vec::new(),
             hops,
-            engine,
+            tell_users,
             events: events.clone(),
             resolver: requests.clone(),
             log,
@@ -211,7 +253,7 @@ impl Drop for Network {
 struct Resolving {
     link: Link,
     hops: NextHops,
-    engine: EngineHandle,
+    tell_users: Tell,
     events: broadcast::Sender<NodeEvent>,
 }
 
@@ -223,21 +265,21 @@ impl Resolving {
                 Ok(Request::Resolve {
                     local,
                     peer,
-                    qpn,
+                    user,
                     answer,
                 }) => {
                     // Who asked may have given up.
-                    let _ = answer.send(self.resolve(local, peer, qpn));
+                    let _ = answer.send(self.resolve(local, peer, user));
                 }
-                Ok(Request::Confirm(qpn)) => {
-                    let known = locked(&self.hops).get(&qpn).map(|hop| hop.mac);
+                Ok(Request::Confirm(user)) => {
+                    let known = locked(&self.hops).get(&user).map(|hop| hop.mac);
                     if let Some(mac) = known {
-                        self.tell_qp(qpn, mac);
+                        self.tell_users.moved(user, mac);
                     }
                 }
                 Ok(Request::Recheck) => self.recheck(),
-                Ok(Request::Forget(qpn)) => {
-                    locked(&self.hops).remove(&qpn);
+                Ok(Request::Forget(user)) => {
+                    locked(&self.hops).remove(&user);
                 }
                 Err(mpsc::RecvTimeoutError::Timeout) => {
                     for next_hop in distinct(&self.hops) {
@@ -249,13 +291,6 @@ impl Resolving {
                 Err(mpsc::RecvTimeoutError::Disconnected) => return,
             }
         }
-    }
-
-    fn tell_qp(&self, qpn: Qpn, mac: Mac) {
-        // An engine that has ended sends nothing.
-        let _ = self
-            .engine
-            .call_qp(qpn, move |core, _| core.endpoint.set_dest_mac(qpn, mac.0));
     }
 
     fn route(&self, local: IpAddr, peer: IpAddr) -> Result<Route> {
@@ -276,12 +311,19 @@ impl Resolving {
         Ok(route)
     }
 
-    fn resolve(&self, local: IpAddr, peer: IpAddr, qpn: Qpn) -> Result<Resolved> {
+    fn resolve(&self, local: IpAddr, peer: IpAddr, user: User) -> Result<Resolved> {
+        if peer.is_multicast() {
+            // The address says to which Ethernet address.
+            return Ok(Resolved {
+                mac: Mac([0; 6]),
+                mtu: self.link.mtu,
+            });
+        }
         let route = self.route(local, peer)?;
         let mac = route.resolve(RESOLVE_TIMEOUT)?;
         let next_hop = route.next_hop;
         locked(&self.hops).insert(
-            qpn,
+            user,
             Hop {
                 local,
                 peer,
@@ -297,24 +339,24 @@ impl Resolving {
 
     /// Routes changed: QPs whose next hop is another now are told of it.
     fn recheck(&self) {
-        let hops: Vec<(Qpn, Hop)> = locked(&self.hops)
+        let hops: Vec<(User, Hop)> = locked(&self.hops)
             .iter()
-            .map(|(qpn, hop)| (*qpn, *hop))
+            .map(|(user, hop)| (*user, *hop))
             .collect();
-        for (qpn, hop) in hops {
+        for (user, hop) in hops {
             let text = match self.route(hop.local, hop.peer) {
                 Ok(route) if route.next_hop == hop.next_hop => continue,
-                Ok(_) => match self.resolve(hop.local, hop.peer, qpn) {
+                Ok(_) => match self.resolve(hop.local, hop.peer, user) {
                     Ok(way) => {
-                        self.tell_qp(qpn, way.mac);
+                        self.tell_users.moved(user, way.mac);
                         format!(
-                            "QP {qpn}: the way to {} leads through another next hop now, at {}",
+                            "{user}: the way to {} leads through another next hop now, at {}",
                             hop.peer, way.mac
                         )
                     }
-                    Err(e) => format!("QP {qpn}: the route to {} changed: {e:#}", hop.peer),
+                    Err(e) => format!("{user}: the route to {} changed: {e:#}", hop.peer),
                 },
-                Err(e) => format!("QP {qpn}: the route to {} changed: {e:#}", hop.peer),
+                Err(e) => format!("{user}: the route to {} changed: {e:#}", hop.peer),
             };
             // Nobody may be listening.
             let _ = self.events.send(NodeEvent::Network(text));
@@ -333,7 +375,7 @@ struct Watching {
     others: Vec<IpAddr>,
     control: Arc<Mutex<ControlMaps>>,
     hops: NextHops,
-    engine: EngineHandle,
+    tell_users: Tell,
     events: broadcast::Sender<NodeEvent>,
     resolver: mpsc::Sender<Request>,
     log: Option<EbpfLogger<Sink>>,
@@ -435,7 +477,7 @@ impl Watching {
     fn neighbour_changed(&self, entry: &Neighbour) {
         let mut moved = Vec::new();
         let mut users = 0;
-        for (qpn, hop) in locked(&self.hops)
+        for (user, hop) in locked(&self.hops)
             .iter_mut()
             .filter(|(_, hop)| hop.next_hop == entry.ip)
         {
@@ -444,12 +486,12 @@ impl Watching {
                 && hop.mac != mac
             {
                 hop.mac = mac;
-                moved.push((*qpn, mac));
+                moved.push((*user, mac));
             }
         }
         if users > 0 && entry.state == NeighbourState::Failed {
             self.tell(NodeEvent::Unreachable(format!(
-                "next hop {} does not answer on {}: {users} QPs can't reach their peers",
+                "next hop {} does not answer on {}: {users} QPs and address handles can't reach their peers",
                 entry.ip, self.link.name
             )));
         }
@@ -459,11 +501,8 @@ impl Watching {
                 mac: mac.to_string(),
             });
         }
-        for (qpn, mac) in moved {
-            // An engine that has ended sends nothing.
-            let _ = self
-                .engine
-                .call_qp(qpn, move |core, _| core.endpoint.set_dest_mac(qpn, mac.0));
+        for (user, mac) in moved {
+            self.tell_users.moved(user, mac);
         }
     }
 

@@ -3,23 +3,34 @@
 use std::{
     net::IpAddr,
     ops::Deref,
-    sync::{Arc, PoisonError, atomic::Ordering},
+    sync::{Arc, atomic::Ordering},
 };
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use rand::RngExt as _;
-use rocexdp_common::maps::{QpConfig, QpCounters, QpEngine};
+use rocexdp_common::maps::{QpConfig, QpCounters, QpEngine, local_addr};
 use rocexdp_proto::{
-    CreateQp, QpHandle, QpState, QpTransition, RtrAttr, RtsAttr, SelectiveRepeat, Transport,
-    ids::{Pd, Psn, Qpn},
+    CreateQp, ModifyQp, QpHandle, QpState, QpTransition, RtrAttr, RtsAttr, SelectiveRepeat,
+    Transport, UdAttr, VerbsError,
+    ids::{Gid, Pd, Psn, Qpn},
     mem::Access,
-    verbs::{CompletionQueue, Cqe, PathMtu, PostError, RecvQueue, RecvWr, SendWr},
+    time::Timestamp,
+    verbs::{
+        CompletionQueue, Cqe, GSI_QKEY, GSI_QPN, PathMtu, PostError, RecvQueue, RecvWr, SendWr,
+    },
     wire::Path,
 };
 use tokio::sync::Notify;
 
-use super::{Shared, net::Resolver};
-use crate::loader::{gid_of, mtu_needed};
+use super::{
+    AddressHandle, HandleAttr, Shared,
+    net::{Resolver, User},
+    slots::RESERVED,
+};
+use crate::{
+    engine::Core,
+    loader::{gid_of, mtu_needed},
+};
 
 /// TTL and hop limit of what we send, unless told otherwise.
 pub const DEFAULT_HOP_LIMIT: u8 = 64;
@@ -182,6 +193,7 @@ impl NodeQp {
     pub(super) fn create(
         shared: &Arc<Shared>,
         resolver: Option<Resolver>,
+        transport: Transport,
         max_send: u32,
         max_recv: u32,
     ) -> Result<Self> {
@@ -193,7 +205,7 @@ impl NodeQp {
         let spec = QpSpec {
             max_send,
             max_recv,
-            ..QpSpec::new(Transport::Rc, &cq, &cq)
+            ..QpSpec::new(transport, &cq, &cq)
         };
         Ok(Self {
             qp: RawQp::create(shared, resolver, spec)?,
@@ -226,19 +238,59 @@ impl RawQp {
         spec: QpSpec,
     ) -> Result<Self> {
         let resolver = resolver.ok_or_else(|| anyhow!("the node was closed"))?;
-        let taken = shared
-            .slots
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
-        let (slot, qpn) = taken.ok_or_else(|| {
+        let taken = shared.slots().take();
+        let place = taken.ok_or_else(|| {
             anyhow!(
                 "{}: all {} QP slots are taken; start rocexdp with more (--slots)",
                 shared.iface,
-                shared.maps.slots
+                shared.maps.slots - RESERVED
             )
         })?;
-        let (transport, access) = (spec.transport, spec.access);
+        Self::create_at(shared, resolver, spec, place)
+    }
+
+    /// QP 1, in INIT.
+    pub(super) fn create_gsi(
+        shared: &Arc<Shared>,
+        resolver: Option<Resolver>,
+        spec: QpSpec,
+    ) -> Result<Self> {
+        let resolver = resolver.ok_or_else(|| anyhow!("the node was closed"))?;
+        let taken = shared.slots().take_gsi();
+        let place = taken.ok_or_else(|| {
+            anyhow!(
+                "{}: QP 1 is open already: one user of it serves all",
+                shared.iface
+            )
+        })?;
+        Self::create_at(shared, resolver, spec, place)
+    }
+
+    fn create_at(
+        shared: &Arc<Shared>,
+        resolver: Resolver,
+        spec: QpSpec,
+        (slot, qpn): (u32, Qpn),
+    ) -> Result<Self> {
+        let init = match spec.transport {
+            Transport::Ud => QpTransition::InitUd(UdAttr {
+                address: match shared.addresses.first() {
+                    Some(first) if qpn != GSI_QPN => gid_of(*first),
+                    _ => [0; 16],
+                },
+                // Nobody's, until it is told.
+                qkey: if qpn == GSI_QPN {
+                    GSI_QKEY
+                } else {
+                    rand::rng().random()
+                },
+                path_mtu: PathMtu::from_bytes(shared.path_mtu).unwrap_or(PathMtu::Mtu256),
+            }),
+            _ => QpTransition::Init {
+                access: spec.access,
+            },
+        };
+        let transport = spec.transport;
         let create = CreateQp {
             transport,
             pd: spec.pd,
@@ -255,10 +307,7 @@ impl RawQp {
             .call_blocking(slot, move |core, now| {
                 let handle = core.endpoint.create_qp(create)?;
                 // In INIT from the start, so that receives can be posted before the peer knows the QP.
-                if let Err(e) = core
-                    .endpoint
-                    .modify_qp(now, qpn, QpTransition::Init { access })
-                {
+                if let Err(e) = core.endpoint.modify_qp(now, qpn, init) {
                     let _ = core.endpoint.destroy_qp(qpn);
                     return Err(e);
                 }
@@ -270,7 +319,7 @@ impl RawQp {
                 core.maps.qp_engine.store(slot, &QpEngine::default());
                 core.signals.assign(slot, qpn);
                 core.publisher.add(slot, qpn);
-                Ok::<_, rocexdp_proto::VerbsError>(handle)
+                Ok::<_, VerbsError>(handle)
             })
             .and_then(|made| {
                 made.with_context(|| format!("creating QP {qpn} on {}", shared.iface))
@@ -278,11 +327,7 @@ impl RawQp {
         let handle = match handle {
             Ok(handle) => handle,
             Err(e) => {
-                shared
-                    .slots
-                    .lock()
-                    .unwrap_or_else(PoisonError::into_inner)
-                    .give_back(slot);
+                shared.slots().give_back(slot);
                 return Err(e);
             }
         };
@@ -314,6 +359,9 @@ impl RawQp {
     pub async fn connect(&self, attr: ConnectAttr) -> Result<()> {
         let qpn = self.qpn();
         let shared = &self.shared;
+        if self.transport == Transport::Ud {
+            bail!("QP {qpn} is UD: it has no one peer; address handles lead to any");
+        }
         if attr.path_mtu.bytes() > shared.path_mtu {
             bail!(
                 "path MTU {} is more than {} carries ({})",
@@ -326,7 +374,10 @@ impl RawQp {
         if !matches!(state, Some(QpState::Reset | QpState::Init)) {
             bail!("QP {qpn} is connected, or was: make a new one");
         }
-        let way = self.resolver.resolve(attr.local, attr.peer, qpn).await?;
+        let way = self
+            .resolver
+            .resolve(attr.local, attr.peer, User::Qp(qpn))
+            .await?;
         if mtu_needed(attr.path_mtu) > way.mtu {
             bail!(
                 "path MTU {} needs an MTU of {}, the route to {} through {} has {}",
@@ -381,7 +432,7 @@ impl RawQp {
                     attr.peer_qpn, attr.peer
                 )
             })?;
-        self.resolver.confirm(qpn);
+        self.resolver.confirm(User::Qp(qpn));
         Ok(())
     }
 
@@ -411,16 +462,11 @@ impl RawQp {
     }
 
     fn publish(&self, attr: &ConnectAttr, path: &Path) {
-        let maps = &self.shared.maps;
-        // 0 would mean that the slot is free.
-        let generation = self.shared.generation.fetch_add(1, Ordering::Relaxed) | 1 << 31;
-        maps.qp_config.publish(
+        self.shared.publish(
             self.slot,
-            &QpConfig {
-                generation,
+            QpConfig {
                 qpn: self.qpn().get(),
                 peer_qpn: attr.peer_qpn.get(),
-                owner: 0,
                 local_gid: path.src,
                 peer_gid: path.dst,
                 // The trackers start from the PSNs agreed on, not from the first packet seen.
@@ -429,7 +475,7 @@ impl RawQp {
                 resync_response_psn: self.psn.get(),
                 transport: self.transport as u8,
                 path_mtu_log2: attr.path_mtu.bytes().trailing_zeros() as u8,
-                reserved: 0,
+                ..QpConfig::default()
             },
         );
     }
@@ -440,6 +486,87 @@ impl RawQp {
             return self.shared.deaths.why();
         }
         None
+    }
+
+    /// UD: gives it one of our addresses and a Q_Key, tells XDP of it, and takes it from INIT to RTS. From then on it takes what anyone
+    /// sends to it with this Q_Key, and sends. A Q_Key with the top bit set is for privileged users, as on hardware.
+    ///
+    /// # Errors
+    /// It is not UD or has been opened before, `local` is no address of the node, or the engine has ended.
+    pub async fn open_datagram(&self, local: IpAddr, qkey: u32) -> Result<()> {
+        let (qpn, shared) = (self.qpn(), &self.shared);
+        if self.transport != Transport::Ud {
+            bail!("QP {qpn} is not UD: connect it with its peer");
+        }
+        if !shared.addresses.contains(&local) {
+            bail!(
+                "{local} is no address that rocexdp answers for on {}",
+                shared.iface
+            );
+        }
+        if self.state().await? != Some(QpState::Init) {
+            bail!("QP {qpn} is open, or was: make a new one");
+        }
+        self.publish_datagram(gid_of(local), 0);
+        let own = ModifyQp {
+            state: Some(QpState::Init),
+            address: Some(gid_of(local)),
+            qkey: Some(qkey),
+            ..ModifyQp::default()
+        };
+        let ready = self.to_rts(Some(own));
+        shared
+            .engine
+            .call(self.slot, ready)
+            .await?
+            .with_context(|| format!("opening QP {qpn} at {local}"))
+    }
+
+    /// QP 1: at all addresses.
+    pub(super) fn open_gsi(&self) -> Result<()> {
+        self.publish_datagram([0; 16], local_addr::EXCLUSIVE);
+        let ready = self.to_rts(None);
+        self.shared
+            .engine
+            .call_blocking(self.slot, ready)?
+            .context("opening QP 1")
+    }
+
+    fn to_rts(
+        &self,
+        own: Option<ModifyQp>,
+    ) -> impl FnOnce(&mut Core, Timestamp) -> Result<(), VerbsError> + Send + 'static {
+        let (qpn, sq_psn) = (self.qpn(), self.psn);
+        move |core, now| {
+            let endpoint = &mut core.endpoint;
+            if let Some(own) = own {
+                endpoint.modify_qp(now, qpn, own)?;
+            }
+            endpoint.modify_qp(now, qpn, QpTransition::RtrUd)?;
+            endpoint.modify_qp(now, qpn, QpTransition::RtsUd { sq_psn })
+        }
+    }
+
+    fn publish_datagram(&self, local_gid: Gid, address_flags: u32) {
+        self.shared.publish(
+            self.slot,
+            QpConfig {
+                qpn: self.qpn().get(),
+                local_gid,
+                transport: self.transport as u8,
+                path_mtu_log2: self.shared.path_mtu.trailing_zeros() as u8,
+                address_flags: address_flags as u8,
+                ..QpConfig::default()
+            },
+        );
+    }
+
+    /// As [`Node::address_handle`](super::Node::address_handle), for who has the QP only.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn address_handle(&self, attr: HandleAttr) -> Result<AddressHandle> {
+        AddressHandle::resolve(&self.shared, &self.resolver, attr).await
     }
 
     /// Posts a send request.
@@ -496,11 +623,7 @@ impl Drop for RawQp {
             core.publisher.remove(slot);
             let _ = core.endpoint.destroy_qp(qpn);
         });
-        self.resolver.forget(qpn);
-        self.shared
-            .slots
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .give_back(slot);
+        self.resolver.forget(User::Qp(qpn));
+        self.shared.slots().give_back(slot);
     }
 }

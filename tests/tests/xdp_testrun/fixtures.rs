@@ -1,7 +1,7 @@
 //! The packets that go through the real program, and the QPs they meet.
 
 use rocexdp_common::{
-    maps::{QpConfig, Reason, local_addr},
+    maps::{MULTICAST_QPN, QpConfig, Reason, local_addr},
     opcode::{Opcode, rc},
     verdict::Outcome,
 };
@@ -36,6 +36,23 @@ pub fn config(qpn: u32, transport: u8, local: Addr, peer: Addr) -> QpConfig {
     }
 }
 
+/// A multicast group that was joined.
+const GROUP4: Addr = Addr::V4([239, 1, 2, 3]);
+/// Another.
+const GROUP6: Addr = Addr::V6([0xff, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 9]);
+
+/// A UD QP at all addresses of a kind.
+fn everywhere(qpn: u32, address_flags: u32) -> QpConfig {
+    QpConfig {
+        generation: 3,
+        qpn,
+        transport: 3,
+        path_mtu_log2: 10,
+        address_flags: address_flags as u8,
+        ..QpConfig::default()
+    }
+}
+
 pub fn model() -> Model {
     let mut m = Model::new(SLOTS as usize, TOLD as usize);
     m.quantum_ps = QUANTUM_PS;
@@ -52,7 +69,11 @@ pub fn model() -> Model {
     });
     m.add(config(UC4, 1, B4, A4));
     m.add(config(UD4, 3, B4, A4));
+    m.add(everywhere(1, local_addr::EXCLUSIVE));
+    m.add(everywhere(MULTICAST_QPN, local_addr::GROUP));
     m.addresses = vec![
+        (GROUP4.gid(), local_addr::GROUP),
+        (GROUP6.gid(), local_addr::GROUP),
         (B4.gid(), local_addr::EXCLUSIVE),
         (B6.gid(), local_addr::EXCLUSIVE),
         (C4.gid(), local_addr::SHARED),
@@ -262,6 +283,49 @@ pub fn fixtures() -> Vec<(&'static str, Vec<u8>, Outcome)> {
             .from(C4)
             .build(),
         Redirected,
+    );
+    let ud = |qpn| {
+        Spec::new(Opcode(0x64), qpn, 8)
+            .headers(&[0; 8])
+            .payload(256)
+    };
+    add("mad", ud(1).from(C4).build(), Redirected);
+    add("mad over ipv6", six(ud(1)).build(), Redirected);
+    add(
+        "mad to a shared address",
+        ud(1).to(C4).build(),
+        PassedRoce(None),
+    );
+    add(
+        "mad to another host",
+        ud(1).to(A4).build(),
+        PassedRoce(None),
+    );
+    add(
+        "rc to qp 1",
+        send(1, 1).build(),
+        Dropped(Reason::TransportMismatch),
+    );
+    add("group", ud(MULTICAST_QPN).to(GROUP4).build(), Redirected);
+    add(
+        "ipv6 group",
+        ud(MULTICAST_QPN).from(A6).to(GROUP6).build(),
+        Redirected,
+    );
+    add(
+        "group that nobody joined",
+        ud(MULTICAST_QPN).to(Addr::V4([239, 1, 2, 4])).build(),
+        PassedRoce(Some(Reason::UnknownGroup)),
+    );
+    add(
+        "multicast qpn at our address",
+        ud(MULTICAST_QPN).build(),
+        Dropped(Reason::UnknownQpn),
+    );
+    add(
+        "group, a qp's number",
+        ud(UD4).to(GROUP4).build(),
+        PassedRoce(None),
     );
     add(
         "wrong peer",
