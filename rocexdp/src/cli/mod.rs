@@ -9,6 +9,7 @@ mod events;
 mod lab;
 mod monitor;
 mod pcap;
+mod perf;
 mod qp;
 mod record;
 mod run;
@@ -67,6 +68,8 @@ enum Command {
     Demo(demo::Args),
     /// Compare RDMA WRITE with plain AF_XDP on the same virtual link
     Bench(bench::Args),
+    /// Measure bandwidth or latency against a host that runs perftest (`ib_write_bw`, ...) or `rocexdp perf`
+    Perf(Box<perf::Args>),
     /// Write a shell's completions to standard output
     Completions {
         /// Which shell
@@ -119,6 +122,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<()> {
         Command::Lab(command) => lab::run(command),
         Command::Demo(args) => demo::run(&args),
         Command::Bench(args) => bench::run(&args),
+        Command::Perf(args) => perf::run(*args),
         Command::Completions { shell } => completions(shell),
     }
 }

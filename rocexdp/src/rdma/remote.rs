@@ -115,6 +115,12 @@ impl RemoteRegion {
         self.rkey.0
     }
 
+    /// Address of its first byte, as its owner's requests name it.
+    #[must_use]
+    pub const fn va(&self) -> u64 {
+        self.va
+    }
+
     /// `len` bytes of it from `offset` on.
     ///
     /// # Errors

@@ -142,6 +142,9 @@ pub const CRATES: &[Crate] = &[
             ),
             // What applications use.
             ("rdma", &["control", "mem", "node"]),
+            // Other tools' out-of-band protocols, and the tests that speak them.
+            ("oob", &["control", "net", "process", "rdma"]),
+            ("perf", &["control", "mem", "oob", "out", "process", "rdma"]),
             ("lab", &["loader", "net", "sys", "xsk", "out", "process"]),
             ("view", &["control", "lab", "live"]),
             ("metrics", &["control", "live", "nic", "out", "pfc", "view"]),
@@ -152,7 +155,7 @@ pub const CRATES: &[Crate] = &[
                 "cli",
                 &[
                     "control", "lab", "view", "demo", "bench", "live", "metrics", "monitor",
-                    "record", "top",
+                    "perf", "record", "top",
                 ],
             ),
         ]),
