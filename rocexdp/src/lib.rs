@@ -26,6 +26,7 @@ pub mod oob;
 pub mod out;
 pub mod perf;
 pub mod pfc;
+pub mod pingpong;
 pub mod process;
 pub mod rdma;
 pub mod record;

@@ -10,6 +10,7 @@ mod lab;
 mod monitor;
 mod pcap;
 mod perf;
+mod pingpong;
 mod qp;
 mod record;
 mod run;
@@ -70,6 +71,8 @@ enum Command {
     Bench(bench::Args),
     /// Measure bandwidth or latency against a host that runs perftest (`ib_write_bw`, ...) or `rocexdp perf`
     Perf(Box<perf::Args>),
+    /// Send messages there and back against a host that runs `ibv_rc_pingpong` or one like it, or `rocexdp pingpong`
+    Pingpong(Box<pingpong::Args>),
     /// Write a shell's completions to standard output
     Completions {
         /// Which shell
@@ -123,6 +126,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<()> {
         Command::Demo(args) => demo::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Perf(args) => perf::run(*args),
+        Command::Pingpong(args) => pingpong::run(*args),
         Command::Completions { shell } => completions(shell),
     }
 }

@@ -98,8 +98,8 @@ pub struct Args {
         default_value = "FETCH_AND_ADD"
     )]
     atomic: AtomicKind,
-    /// Local ACK timeout, 4.096 us x 2^CODE, 1 to 31
-    #[arg(short = 'u', long, value_name = "CODE", default_value_t = 14)]
+    /// Local ACK timeout, 4.096 us x 2^CODE, 1 to 31 (17: 0.54 s; perftest has 14, too short for a peer in software under load)
+    #[arg(short = 'u', long, value_name = "CODE", default_value_t = 17)]
     qp_timeout: u8,
     /// Sleep while waiting for a completion, at once
     #[arg(short, long)]

@@ -30,6 +30,8 @@ pub struct Channel {
     stream: TcpStream,
     peer: SocketAddr,
     local: IpAddr,
+    /// The protocol has the peer close it before the test: that says nothing.
+    closes_early: bool,
     cancel: Arc<Cancel>,
 }
 
@@ -134,6 +136,7 @@ impl Channel {
             stream,
             peer,
             local,
+            closes_early: false,
             cancel,
         })
     }
@@ -204,9 +207,17 @@ impl Channel {
         Ok(())
     }
 
-    /// Whether the peer has closed its end. What it sent before may still be received.
+    /// From now on the peer may close its end, without having gone.
+    pub fn may_close(&mut self) {
+        self.closes_early = true;
+    }
+
+    /// Whether the peer has gone, as far as a closed end tells. What it sent before may still be received.
     #[must_use]
     pub fn peer_left(&self) -> bool {
+        if self.closes_early {
+            return false;
+        }
         if self.stream.set_nonblocking(true).is_err() {
             return true;
         }

@@ -4,6 +4,7 @@
 //! The protocols themselves are `perf`'s and `pingpong`'s. Must not: know either.
 
 pub mod channel;
+pub mod meet;
 pub mod pair;
 pub mod place;
 pub mod wait;

@@ -161,7 +161,7 @@ pub fn run(session: &Session, size: u32, part: Part) -> anyhow::Result<Sample> {
     if part.sends && !part.holds {
         run.begin();
     }
-    run.to_the_end()?;
+    run.finish()?;
     run.sample(keep > 0)
 }
 
@@ -191,7 +191,7 @@ impl Run<'_> {
         self.end.is_some_and(|end| Instant::now() >= end)
     }
 
-    fn to_the_end(&mut self) -> anyhow::Result<()> {
+    fn finish(&mut self) -> anyhow::Result<()> {
         while !self.done() && !self.over() {
             let may_send = self.part.sends && (!self.part.holds || self.received > 0);
             if may_send {

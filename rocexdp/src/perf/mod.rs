@@ -97,7 +97,7 @@ fn bandwidth_test(session: &mut Session, rows: &mut Vec<Row>) -> anyhow::Result<
         let ours = Bandwidth::of(size, sample);
         // A timed SEND test counts both directions at each end.
         let row = if both && !(verb == Verb::Send && timed) {
-            let report = ours.to_report(session.plan.gigabits);
+            let report = ours.report(session.plan.gigabits);
             let theirs = session.wire.reports(report)?.check()?;
             ours.with(Bandwidth::from_report(&theirs))
         } else {
@@ -113,9 +113,7 @@ fn bandwidth_test(session: &mut Session, rows: &mut Vec<Row>) -> anyhow::Result<
         session.barrier()?;
         let ours = last.context("no size")?;
         // The server has measured nothing.
-        session
-            .wire
-            .reports(ours.to_report(session.plan.gigabits))?;
+        session.wire.reports(ours.report(session.plan.gigabits))?;
     }
     session.close()
 }
@@ -134,8 +132,7 @@ fn nothing() -> handshake::BandwidthReport {
 /// The mains of `send_lat.c`, `write_lat.c`, `read_lat.c` and `atomic_lat.c`.
 fn latency_test(session: &mut Session, rows: &mut Vec<Row>) -> anyhow::Result<()> {
     let verb = session.plan.test.verb();
-    let one_sided = matches!(verb, Verb::Read | Verb::Atomic);
-    if one_sided && session.wire.role == Role::Server {
+    if session.plan.one_sided() && session.wire.role == Role::Server {
         return session.close();
     }
     for size in session.plan.sizes.clone() {

@@ -229,6 +229,12 @@ impl Plan {
         }
     }
 
+    /// Whether the server's program takes no part in the requests, once connected.
+    #[must_use]
+    pub fn one_sided(&self) -> bool {
+        matches!(self.test.verb(), Verb::Read | Verb::Atomic)
+    }
+
     /// Fills in what depends on the test, as perftest does, and checks that all of it goes together. What `wishes` do not say stays.
     ///
     /// # Errors

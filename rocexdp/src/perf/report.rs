@@ -69,7 +69,7 @@ impl Bandwidth {
 
     /// For the peer.
     #[must_use]
-    pub fn to_report(&self, gigabits: bool) -> BandwidthReport {
+    pub fn report(&self, gigabits: bool) -> BandwidthReport {
         let unit = unit(gigabits);
         BandwidthReport {
             size: self.bytes,
@@ -351,6 +351,9 @@ pub fn heading(session: &Session) -> String {
 #[must_use]
 pub fn ending(plan: &Plan, retransmitted: u64) -> String {
     let mut text = LINE.to_owned();
+    if plan.test.latency() && plan.one_sided() && plan.role() == Role::Server {
+        text.push_str(" the client has measured: its output has the result\n");
+    }
     if !plan.test.latency() && !plan.gigabits {
         text.push_str(" 1 MB is 1048576 B, as in perftest; --report_gbits gives Gb/s\n");
     }
@@ -394,13 +397,13 @@ mod tests {
     fn a_report_comes_back_whatever_its_unit() {
         let row = Bandwidth::of(65536, SAMPLE);
         for gigabits in [false, true] {
-            let back = Bandwidth::from_report(&row.to_report(gigabits));
+            let back = Bandwidth::from_report(&row.report(gigabits));
             assert!((back.gigabits_per_second - row.gigabits_per_second).abs() < 1e-9);
             let (a, b) = (back.peak_gigabits_per_second, row.peak_gigabits_per_second);
             assert!((a.unwrap() - b.unwrap()).abs() < 1e-9);
             assert_eq!(back.measured, Measured::There);
         }
-        let both = row.with(Bandwidth::from_report(&row.to_report(false)));
+        let both = row.with(Bandwidth::from_report(&row.report(false)));
         assert!((both.gigabits_per_second - 2.0 * row.gigabits_per_second).abs() < 1e-9);
         let none = Bandwidth::of(
             8,

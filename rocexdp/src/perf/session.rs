@@ -13,15 +13,14 @@ use super::{
     plan::{Plan, Verb},
 };
 use crate::{
-    control::{exchange::CheckedQp, settings},
+    control::exchange::CheckedQp,
     mem::Buffer,
     oob::{
-        channel::{Channel, Listener},
+        meet::Meeting,
         pair::{Pair, Request, Shape, Unconnected},
         place,
         wait::Waiter,
     },
-    out,
     process::Cancel,
     rdma::{
         Agreed, Behaviour, CompletionQueue, Device, End, ReadWrite, Region, RemoteRegion, Source,
@@ -104,7 +103,17 @@ pub struct Session {
 /// # Errors
 /// Anything that is in the way; the text says what to do.
 pub fn open(plan: Plan, cancel: &Arc<Cancel>) -> anyhow::Result<Session> {
-    let (device, mut wire) = meet(&plan, cancel)?;
+    let meeting = Meeting {
+        name: plan.test.name(),
+        host: plan.host.as_deref(),
+        port: plan.port,
+        options: &plan.options,
+        wish: plan.wish,
+        qps: plan.qps,
+    };
+    let (device, channel) = meeting.meet(cancel)?;
+    let role = plan.role();
+    let mut wire = Wire { channel, role };
     let offer = device.path_mtu();
     let wanted = plan.path_mtu.unwrap_or(offer);
     if wanted > offer {
@@ -206,41 +215,6 @@ pub fn open(plan: Plan, cancel: &Arc<Cancel>) -> anyhow::Result<Session> {
         }
     }
     Ok(session)
-}
-
-/// Opens the device and the channel.
-fn meet(plan: &Plan, cancel: &Arc<Cancel>) -> anyhow::Result<(Device, Wire)> {
-    let open = |iface: &str| {
-        let mut options = plan.options.clone();
-        options.iface = Some(iface.to_owned());
-        let mut config = settings::node_config(&options)?;
-        // As many queue pairs at once, besides those of management.
-        config.slots = config.slots.max((2 * plan.qps).next_power_of_two());
-        Device::open_with(config).map_err(anyhow::Error::from)
-    };
-    let role = plan.role();
-    if let Some(host) = &plan.host {
-        let iface = match &plan.options.iface {
-            Some(iface) => iface.clone(),
-            None => place::interface_to(host)?,
-        };
-        let device = open(&iface)?;
-        let channel = Channel::connect(host, plan.port, cancel)?;
-        return Ok((device, Wire { channel, role }));
-    }
-    let listener = Listener::bind(plan.wish.address, plan.port, cancel)?;
-    let opened = plan.options.iface.as_deref().map(open).transpose()?;
-    out::note(format_args!(
-        "rocexdp: {} waits for a client on TCP port {}",
-        plan.test.name(),
-        listener.port()
-    ));
-    let channel = listener.accept()?;
-    let device = match opened {
-        Some(device) => device,
-        None => open(&place::interface_of(channel.local())?)?,
-    };
-    Ok((device, Wire { channel, role }))
 }
 
 /// What our address lines are made of.

@@ -143,8 +143,12 @@ pub const CRATES: &[Crate] = &[
             // What applications use.
             ("rdma", &["control", "mem", "node"]),
             // Other tools' out-of-band protocols, and the tests that speak them.
-            ("oob", &["control", "net", "process", "rdma"]),
+            ("oob", &["control", "net", "out", "process", "rdma"]),
             ("perf", &["control", "mem", "oob", "out", "process", "rdma"]),
+            (
+                "pingpong",
+                &["control", "mem", "oob", "out", "process", "rdma"],
+            ),
             ("lab", &["loader", "net", "sys", "xsk", "out", "process"]),
             ("view", &["control", "lab", "live"]),
             ("metrics", &["control", "live", "nic", "out", "pfc", "view"]),
@@ -155,7 +159,7 @@ pub const CRATES: &[Crate] = &[
                 "cli",
                 &[
                     "control", "lab", "view", "demo", "bench", "live", "metrics", "monitor",
-                    "perf", "record", "top",
+                    "perf", "pingpong", "record", "top",
                 ],
             ),
         ]),

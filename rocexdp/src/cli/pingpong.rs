@@ -1,0 +1,135 @@
+//! `rocexdp pingpong`: the options of libibverbs' pingpong examples.
+
+use std::{net::IpAddr, time::Duration};
+
+use rocexdp_proto::ids::PathMtu;
+
+use super::UsageError;
+use crate::{
+    control::{
+        config::RunOptions,
+        units::{ByteSize, Span},
+    },
+    engine::PollPolicy,
+    loader::AttachWish,
+    oob::place::Wish,
+    out,
+    pingpong::{self, Kind, Plan},
+};
+
+/// Options of `rocexdp pingpong`.
+///
+/// The other end runs the example of the service (`ibv_rc_pingpong -g INDEX`, with the GID index of a RoCE v2 address), or
+/// `rocexdp pingpong`, with the same -s, -m, -n and -q; without HOST this end waits for it.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Host that waits for us; without it we wait
+    host: Option<String>,
+    /// Which example
+    #[arg(long, value_name = "SERVICE", default_value = "rc")]
+    service: Kind,
+    /// TCP port of the exchange
+    #[arg(short, long, value_name = "PORT", default_value_t = 18515)]
+    port: u16,
+    /// Interface [default: the one that the connection takes]
+    #[arg(short = 'd', long, alias = "ib-dev", value_name = "IF")]
+    iface: Option<String>,
+    /// Use this address of the interface [default: that of the connection, or one like the peer's]
+    #[arg(long, value_name = "ADDRESS")]
+    address: Option<IpAddr>,
+    /// Use an IPv6 address of the interface
+    #[arg(long)]
+    ipv6: bool,
+    /// Bytes of a message
+    #[arg(short, long, value_name = "SIZE", default_value = "4096")]
+    size: ByteSize,
+    /// Path MTU, the same at both ends: 256, 512, 1024, 2048 or 4096 B
+    #[arg(short, long, value_name = "BYTES", default_value_t = 1024)]
+    mtu: u32,
+    /// Receive requests to post at a time
+    #[arg(short, long, value_name = "N", default_value_t = 500)]
+    rx_depth: u32,
+    /// Messages each way, of all queue pairs together
+    #[arg(short = 'n', long = "iters", value_name = "N", default_value_t = 1000)]
+    iterations: u64,
+    /// Queue pairs, with --service srq [default: 16]
+    #[arg(short = 'q', long = "num-qp", value_name = "N")]
+    qps: Option<u32>,
+    /// Sleep while waiting for a completion, at once
+    #[arg(short, long)]
+    events: bool,
+    /// Look at what has come, one byte of each page; the client needs it too
+    #[arg(short, long = "chk")]
+    check: bool,
+    /// Give up after so long without a completion [default: 60s, with UC 10s]
+    #[arg(long, value_name = "TIME")]
+    patience: Option<Span>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    /// How to attach the XDP program
+    #[arg(long, value_name = "auto|driver|generic")]
+    mode: Option<AttachWish>,
+    /// When the engine sleeps: never, after a short while, at once
+    #[arg(long, value_name = "busy|adaptive|sleep")]
+    poll: Option<PollPolicy>,
+    /// The examples'; see --address
+    #[arg(short = 'g', long, value_name = "INDEX", hide = true)]
+    gid_idx: Option<u8>,
+    /// The examples'; there is no port to choose
+    #[arg(short = 'i', long, value_name = "PORT", hide = true)]
+    ib_port: Option<u8>,
+}
+
+/// Checks the options and runs it.
+pub(super) fn run(args: Args) -> anyhow::Result<()> {
+    if args.gid_idx.is_some() {
+        out::note(
+            "rocexdp: -g is ignored: an interface has addresses here, no GID indices (--address chooses one, --ipv6 a kind)",
+        );
+    }
+    pingpong::run(plan(args)?)
+}
+
+fn plan(args: Args) -> Result<Plan, UsageError> {
+    let path_mtu = PathMtu::from_bytes(args.mtu).ok_or_else(|| {
+        UsageError(format!(
+            "-m {}: must be 256, 512, 1024, 2048 or 4096",
+            args.mtu
+        ))
+    })?;
+    let size = u32::try_from(args.size.0)
+        .map_err(|_| UsageError(format!("-s {}: at most 1G", args.size.0)))?;
+    let patience = Duration::from_secs(match args.service {
+        // What was lost does not come.
+        Kind::Uc => 10,
+        Kind::Rc | Kind::Srq => 60,
+    });
+    let plan = Plan {
+        kind: args.service,
+        host: args.host,
+        port: args.port,
+        options: RunOptions {
+            iface: args.iface,
+            mode: args.mode,
+            poll: args.poll,
+            ..RunOptions::default()
+        },
+        wish: Wish {
+            address: args.address,
+            ipv6: args.ipv6,
+        },
+        size,
+        path_mtu,
+        rx_depth: args.rx_depth,
+        iterations: args.iterations,
+        qps: args
+            .qps
+            .unwrap_or(if args.service == Kind::Srq { 16 } else { 1 }),
+        events: args.events,
+        check: args.check,
+        patience: args.patience.map_or(patience, |span| span.0),
+        json: args.json,
+    };
+    plan.checked()
+}
