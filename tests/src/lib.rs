@@ -16,6 +16,7 @@ pub mod hop;
 pub mod http;
 pub mod process;
 pub mod rig;
+pub mod softroce;
 pub mod traffic;
 pub mod veth;
 

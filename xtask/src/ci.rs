@@ -52,7 +52,7 @@ pub fn run(skip_test: bool) -> Result<ExitCode> {
     }
     let mut code = ExitCode::SUCCESS;
     step("test", || {
-        code = test::run(None)?;
+        code = test::run(None, false)?;
         if code == ExitCode::SUCCESS {
             Ok(())
         } else {

@@ -61,8 +61,11 @@ enum Task {
     },
     /// All tests, those that need root included
     Test {
-        /// Only tests whose name contains this
+        /// Only tests whose name contains this: for instance `interop`, rocexdp with the kernel's Soft-RoCE in a virtual machine
         name: Option<String>,
+        /// Of `interop` the whole matrix, which writes the table in docs/interop.md
+        #[arg(long)]
+        full: bool,
     },
     /// Build, then measure (as root but for `pcap` and `proto`): `xdp` the XDP program, `pcap` the analysis of captures, `proto` the transport; otherwise `rocexdp bench ARGS`, RDMA against plain AF_XDP
     Bench {
@@ -137,7 +140,7 @@ fn dispatch(task: Task) -> Result<ExitCode> {
         Task::Setup { check: false } => setup::install()?,
         Task::Build { release } => product::build(release).map(drop)?,
         Task::Run { args } => product::run(args)?,
-        Task::Test { name } => return test::run(name.as_deref()),
+        Task::Test { name, full } => return test::run(name.as_deref(), full),
         Task::Bench { args } => bench::run(args)?,
         Task::Example { name, args } => example::run(&name, &args)?,
         Task::Fuzz { seconds, target } => fuzz::run(seconds, target.as_deref())?,

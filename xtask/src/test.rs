@@ -39,11 +39,12 @@ struct Counts {
     listing: bool,
 }
 
-/// Runs the tests whose name contains `name` (all without one); the exit code says whether all is well.
+/// Runs the tests whose name contains `name` (all without one); the exit code says whether all is well. With `full`, `interop` runs its
+/// whole matrix and writes `docs/interop.md`.
 ///
 /// # Errors
 /// Something can't be built or started.
-pub fn run(name: Option<&str>) -> Result<ExitCode> {
+pub fn run(name: Option<&str>, full: bool) -> Result<ExitCode> {
     conformance::run()?;
     let binary = product::build(true)?;
     // Tests run them as users do, beside the binary.
@@ -55,7 +56,9 @@ pub fn run(name: Option<&str>) -> Result<ExitCode> {
         let filter = if names.is_empty() { name } else { None };
         let mut cargo = tests(filter, &["--lib", "--bins", "--tests"]);
         sh::programs_as_root(
-            cargo.env("ROCEXDP_BIN", &binary),
+            cargo
+                .env("ROCEXDP_BIN", &binary)
+                .env("ROCEXDP_INTEROP", if full { "full" } else { "" }),
             "testing XDP and network namespaces",
         )?;
         cargo.args(["--ignored", "--test-threads=1", "--nocapture"]);
