@@ -2,7 +2,9 @@
 //!
 //! A QP keeps for each of its timers the time it wants and the time it has in the heap. Moving a timer later changes only
 //! the first: when the entry comes up, it is put back for the later time. So a timer that each acknowledgement restarts costs
-//! nothing, and entries that no longer count are rare. They are recognised when they come up.
+//! nothing. Entries that no longer count, since a timer was moved earlier or its QP is gone, are recognised when they come up,
+//! and swept out before that once they are more than those that do: whatever is set how often, the heap stays within twice
+//! what is wanted.
 //!
 //! Must not: know what a timer is for.
 
@@ -52,8 +54,16 @@ impl Default for Timers {
 /// All timers, by QP slot.
 #[derive(Default)]
 pub(crate) struct TimerQueue {
-    heap: BinaryHeap<Reverse<(Timestamp, u32, TimerKind)>>,
+    heap: BinaryHeap<Reverse<Entry>>,
+    /// Entries that no longer count.
+    stale: usize,
 }
+
+/// When, which QP slot, and what for.
+type Entry = (Timestamp, u32, TimerKind);
+
+/// So few entries that no longer count are not worth a sweep.
+const FEW: usize = 64;
 
 impl TimerQueue {
     /// Makes room for another QP's usual timers (ACK and rate), so that setting those does not allocate. It grows to what is
@@ -78,9 +88,33 @@ impl TimerQueue {
         let at = at.unwrap_or(NEVER);
         *wanted = at;
         if at < *queued {
+            self.stale += usize::from(*queued != NEVER);
             *queued = at;
             self.heap.push(Reverse((at, slot, kind)));
         }
+    }
+
+    /// The QP is gone: its entries no longer count.
+    pub(crate) fn forget(&mut self, timers: &Timers) {
+        self.stale += timers.queued.iter().filter(|at| **at != NEVER).count();
+    }
+
+    /// Whether most entries no longer count.
+    pub(crate) fn needs_sweep(&self) -> bool {
+        self.stale > FEW && self.stale > self.heap.len() / 2
+    }
+
+    /// Drops the entries that no longer count, each slot's QP having these timers.
+    pub(crate) fn sweep<'a>(&mut self, timers: impl Fn(u32) -> Option<&'a Timers>) {
+        self.heap.retain(|Reverse((at, slot, kind))| {
+            timers(*slot).is_some_and(|t| t.queued.get(*kind as usize) == Some(at))
+        });
+        self.stale = 0;
+    }
+
+    /// An entry that came up no longer counted.
+    pub(crate) fn was_stale(&mut self) {
+        self.stale = self.stale.saturating_sub(1);
     }
 
     /// When to look next. It may be earlier than any timer wants, never later.
@@ -110,6 +144,7 @@ impl TimerQueue {
             return false;
         };
         if *queued != at {
+            self.was_stale();
             return false;
         }
         *queued = NEVER;
@@ -153,6 +188,32 @@ mod tests {
         assert_eq!(q.next(), at(30));
         assert_eq!(due(&mut q, &mut t, 30), [TimerKind::Ack]);
         assert_eq!(q.next(), None);
+    }
+
+    #[test]
+    fn entries_that_no_longer_count_never_outnumber_the_others_by_much() {
+        let (mut q, mut qps) = (TimerQueue::default(), vec![Timers::default(); 10]);
+        let at = |n| Some(Timestamp::from_nanos(n));
+        for round in 0..1000u64 {
+            for (slot, t) in qps.iter_mut().enumerate() {
+                // A long timeout, then a short one, and that comes up: the long one's entry is left behind.
+                q.set(t, slot as u32, TimerKind::Ack, at(u64::MAX - 1 - round));
+                q.set(t, slot as u32, TimerKind::Ack, at(round));
+                assert_eq!(due(&mut q, t, round), [TimerKind::Ack]);
+            }
+            if round % 10 == 9 {
+                // A QP goes, and another comes into its slot.
+                let gone = &mut qps[(round % 7) as usize];
+                q.set(gone, (round % 7) as u32, TimerKind::Rate, at(u64::MAX - 1));
+                q.forget(gone);
+                *gone = Timers::default();
+            }
+            if q.needs_sweep() {
+                q.sweep(|slot| qps.get(slot as usize));
+            }
+            assert!(q.heap.len() <= 2 * FEW + 40, "{} entries", q.heap.len());
+        }
+        assert!(q.stale <= q.heap.len(), "{} of {}", q.stale, q.heap.len());
     }
 
     #[test]

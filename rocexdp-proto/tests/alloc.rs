@@ -118,6 +118,7 @@ fn path(end: usize) -> Path {
         src_mac: [2; 6],
         dst_mac: [3; 6],
         vlan: None,
+        sl: 0,
         src: gid_from_ipv4([10, 0, 0, 1 + end as u8]),
         dst: gid_from_ipv4([10, 0, 0, 2 - end as u8]),
         hop_limit: 64,
@@ -192,7 +193,12 @@ fn run(transport: Transport, lose: u64, cnps: bool) -> (u64, u64) {
         qkey: 1,
     });
     let memory = Arc::new(NoBytes(1 << 30));
-    let regions = [0, 1].map(|e| ends[e].0.register_memory(memory.clone(), 0, access()));
+    let regions = [0, 1].map(|e| {
+        ends[e]
+            .0
+            .register_memory(memory.clone(), 0, access())
+            .unwrap()
+    });
     let (mut rings, mut sent) = ([Ring::new(), Ring::new()], [0u64; 2]);
     let turns = 10_000u64;
     let (mut counted, mut packets, mut completions) = (0, 0, 0u64);

@@ -104,6 +104,7 @@ impl Host {
             src_mac: [2; 6],
             dst_mac: [3; 6],
             vlan: None,
+            sl: 0,
             src: first.dst,
             dst: first.src,
             hop_limit: 64,

@@ -50,7 +50,10 @@ fn numbers_are_drawn_evenly_and_never_twice() {
     let keys: Vec<u32> = (0..DRAWN)
         .map(|_| {
             let access = Access::REMOTE_READ;
-            ep.register_memory(memory.clone(), 0, access).rkey.0
+            ep.register_memory(memory.clone(), 0, access)
+                .unwrap()
+                .rkey
+                .0
         })
         .collect();
     is_even(&keys, 0..32);
@@ -69,7 +72,9 @@ fn numbers_are_drawn_evenly_and_never_twice() {
 fn what_is_drawn_follows_from_the_seed_alone() {
     let drawn = |seed| {
         let mut ep = Endpoint::new(EndpointConfig::default(), seed);
-        let key = ep.register_memory(Arc::new(NoBytes(1)), 0, Access::REMOTE_READ);
+        let key = ep
+            .register_memory(Arc::new(NoBytes(1)), 0, Access::REMOTE_READ)
+            .unwrap();
         (ep.draw_qpn(0, 0), ep.draw_psn(), key.rkey)
     };
     assert_eq!(drawn(1), drawn(1));

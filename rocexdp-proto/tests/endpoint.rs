@@ -4,16 +4,17 @@ mod common;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use common::{Craft, LONG, outcomes, pattern, recv_wr, send_wr, target, write_op};
 use rocexdp_common::headers::Syndrome;
 use rocexdp_common::opcode::rc;
 use rocexdp_proto::drive::{FrameIo, step};
-use rocexdp_proto::ids::{CqNum, PathMtu, Psn, Qpn, WrId, gid_from_ipv4};
-use rocexdp_proto::mem::Access;
+use rocexdp_proto::ids::{CqNum, PathMtu, Pd, Psn, Qpn, WrId, gid_from_ipv4};
+use rocexdp_proto::mem::{Access, Region};
 use rocexdp_proto::time::Timestamp;
 use rocexdp_proto::verbs::{
-    CompletionQueue, CqeOpcode, PostError, Segment, SendOp, SendWr, Status,
+    CompletionQueue, CqeOpcode, PostError, RecvWr, Segment, SendOp, SendWr, Status,
 };
 use rocexdp_proto::wire::{Frags, Path, RxMeta, dest_qpn};
 use rocexdp_proto::{
@@ -45,6 +46,7 @@ fn rtr() -> RtrAttr {
             src_mac: [2; 6],
             dst_mac: [4; 6],
             vlan: None,
+            sl: 0,
             src: gid_from_ipv4([10, 0, 0, 1]),
             dst: gid_from_ipv4([10, 0, 0, 2]),
             hop_limit: 64,
@@ -106,7 +108,7 @@ fn commands_out_of_range_are_refused_and_change_nothing() {
     };
     assert!(matches!(
         ep.create_qp(deep),
-        Err(VerbsError::InvalidAttr { .. })
+        Err(VerbsError::Exceeds { limit: 65_536, .. })
     ));
     let rd = CreateQp {
         transport: Transport::Rd,
@@ -209,7 +211,7 @@ fn posting_follows_the_state() {
         if let Some(to) = to {
             ep.modify_qp(NOW, QPN, to).unwrap();
         }
-        let recv = rocexdp_proto::verbs::RecvWr {
+        let recv = RecvWr {
             wr_id: WrId(1),
             local: Segment::empty().into(),
         };
@@ -233,6 +235,37 @@ fn posting_follows_the_state() {
         Err(PostError::QpState(QpState::Reset)),
         "a destroyed QP's queue"
     );
+}
+
+#[test]
+#[allow(clippy::disallowed_methods)] // The queue is what threads meet at; the core itself has none.
+fn a_post_that_races_with_reset_is_not_sent_in_the_qps_next_life() {
+    let mut ep = Endpoint::new(EndpointConfig::default(), 1);
+    let memory = Arc::new(NoBytes(8));
+    let qp = ready(&mut ep, QPN);
+    let stop = AtomicBool::new(false);
+    let posted = AtomicU64::new(0);
+    std::thread::scope(|threads| {
+        let poster = threads.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                let recv = RecvWr::new(WrId(1), Segment::empty());
+                let (s, r) = (qp.sq.post(write(&memory, 1)), qp.rq.post(recv));
+                let taken = u64::from(s.is_ok()) + u64::from(r.is_ok());
+                posted.fetch_add(taken, Ordering::Relaxed);
+            }
+        });
+        let mut lives = 0;
+        while (lives < 5_000 || posted.load(Ordering::Relaxed) < 5_000) && !poster.is_finished() {
+            ep.modify_qp(NOW, QPN, QpTransition::Reset).unwrap();
+            let left = (qp.sq.len(), qp.rq.len(), qp.rq.available());
+            assert_eq!(left, (0, 0, 0), "life {lives}");
+            for to in [INIT, QpTransition::Rtr(rtr()), QpTransition::Rts(RTS)] {
+                ep.modify_qp(NOW, QPN, to).unwrap();
+            }
+            lives += 1;
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
 }
 
 /// Keeps what is sent; what is received was there before.
@@ -322,22 +355,20 @@ fn keys_are_random_and_differ() {
     let mut keys: Vec<u32> = (0..1000)
         .map(|_| {
             ep.register_memory(memory.clone(), 0, Access::REMOTE_WRITE)
+                .unwrap()
                 .rkey
                 .0
         })
         .collect();
     let first = other
         .register_memory(memory.clone(), 0, Access::REMOTE_WRITE)
+        .unwrap()
         .rkey;
     assert_ne!(first.0, keys[0]);
-    assert!(
-        ep.register_memory_as(first, memory.clone(), 0, Access::NONE),
-        "a key from elsewhere"
-    );
-    assert!(
-        !ep.register_memory_as(first, memory, 0, Access::NONE),
-        "taken"
-    );
+    let elsewhere = Region::new(first, Pd::default(), memory, 0, Access::NONE).unwrap();
+    ep.add_region(&elsewhere).unwrap();
+    let taken = ep.add_region(&elsewhere);
+    assert_eq!(taken, Err(VerbsError::KeyTaken(first)));
     // Spread over the whole range: each of the top four bits' values occurs.
     assert_eq!(
         (0..16)

@@ -106,10 +106,10 @@ fn forged_packets_of_every_opcode_touch_nothing_outside_the_region() {
         // The granted kilobyte lies in the middle of memory that is not granted, and another region may not be written.
         let guard = Bytes::filled(1024, 0x55);
         let (bytes, region) = target(&mut pair, 1024);
-        let read_only =
-            pair.ends[1]
-                .endpoint
-                .register_memory(guard.clone(), 0x20_0000, Access::REMOTE_READ);
+        let read_only = pair.ends[1]
+            .endpoint
+            .register_memory(guard.clone(), 0x20_0000, Access::REMOTE_READ)
+            .unwrap();
         let inbox = Bytes::filled(3000, 0x11);
         for n in 0..8 {
             pair.post_recv(1, recv_wr(n, &inbox, 2000)).unwrap();

@@ -106,7 +106,8 @@ fn forged_packets_of_every_opcode_touch_nothing_outside_what_was_granted() {
             let access = Access::LOCAL_WRITE | Access::REMOTE_READ;
             let read_only = pair.ends[1]
                 .endpoint
-                .register_memory(guard.clone(), 0x20_0000, access);
+                .register_memory(guard.clone(), 0x20_0000, access)
+                .unwrap();
             let inbox = Bytes::filled(3000, 0x11);
             for n in 0..8 {
                 pair.post_recv(1, recv_wr(n, &inbox, 2000)).unwrap();

@@ -36,7 +36,8 @@ fn a_write_of_two_to_the_31_bytes_arrives() {
     let access = Access::REMOTE_WRITE;
     let region = pair.ends[1]
         .endpoint
-        .register_memory(memory.clone(), u64::from(u32::MAX), access);
+        .register_memory(memory.clone(), u64::from(u32::MAX), access)
+        .unwrap();
     pair.post_recv(
         1,
         RecvWr {
@@ -82,7 +83,8 @@ fn the_message_with_the_most_packets_starts_and_its_window_moves() {
     let memory = Arc::new(NoBytes(1 << 31));
     let region = pair.ends[1]
         .endpoint
-        .register_memory(memory.clone(), 0, Access::REMOTE_WRITE);
+        .register_memory(memory.clone(), 0, Access::REMOTE_WRITE)
+        .unwrap();
     pair.post_send(
         0,
         wr(
@@ -105,18 +107,12 @@ fn the_message_with_the_most_packets_starts_and_its_window_moves() {
     );
     assert_eq!(info.stats.retransmitted_packets, 0);
     // One byte beyond the region, it is refused at once.
-    let region = pair.ends[1].endpoint.register_memory(
-        Arc::new(NoBytes((1 << 31) - 1)),
-        0,
-        Access::REMOTE_WRITE,
-    );
     let mut pair = Pair::new(&config);
-    pair.ends[1].endpoint.register_memory_as(
-        region.rkey,
-        Arc::new(NoBytes((1 << 31) - 1)),
-        0,
-        Access::REMOTE_WRITE,
-    );
+    let short = Arc::new(NoBytes((1 << 31) - 1));
+    let region = pair.ends[1]
+        .endpoint
+        .register_memory(short, 0, Access::REMOTE_WRITE)
+        .unwrap();
     pair.post_send(
         0,
         wr(

@@ -5,14 +5,18 @@ mod common;
 use std::sync::Arc;
 
 use common::{LONG, outcomes, pattern, replace_qp};
-use rocexdp_proto::ids::{Pd, Qpn, RKey, WrId};
+use rocexdp_proto::ids::{Pd, Qpn, RKey, SrqNum, WrId};
 use rocexdp_proto::mem::{Access, Region, Segment, SgList, Window, WindowKind};
+use rocexdp_proto::time::Timestamp;
 use rocexdp_proto::verbs::{
-    CompletionQueue, CqeOpcode, ListError, PostError, RecvWr, SendOp, SendWr, Status,
+    CompletionQueue, CqeOpcode, ListError, PostError, RecvWr, ResizeError, SendOp, SendWr, SrqAttr,
+    Status,
 };
-use rocexdp_proto::{CreateQp, DeviceAttr, Endpoint, EndpointConfig, VerbsError};
+use rocexdp_proto::{
+    CreateQp, DeviceAttr, Endpoint, EndpointConfig, QpTransition, RtrAttr, RtsAttr, VerbsError,
+};
 use rocexdp_sim::memory::NoBytes;
-use rocexdp_sim::pair::{Bytes, Pair, PairConfig};
+use rocexdp_sim::pair::{Bytes, Pair, PairConfig, rtr, rts};
 
 fn device(change: impl FnOnce(&mut DeviceAttr)) -> Endpoint {
     let mut config = EndpointConfig::default();
@@ -22,10 +26,34 @@ fn device(change: impl FnOnce(&mut DeviceAttr)) -> Endpoint {
     ep
 }
 
-fn at_limit<T: core::fmt::Debug>(result: Result<T, VerbsError>, most: u64) {
+/// All of a kind of object are in use; the error says of which, and how many there are.
+fn at_limit<T: core::fmt::Debug>(result: Result<T, VerbsError>, name: &str, most: u32) {
     match result {
-        Err(VerbsError::Limit { limit, .. }) => assert_eq!(limit, most),
-        other => panic!("{other:?}"),
+        Err(e @ VerbsError::Limit { limit, .. }) => {
+            let text = e.to_string();
+            assert_eq!(limit, u64::from(most), "{text}");
+            assert!(
+                text.contains(name) && text.contains(&most.to_string()),
+                "{text}"
+            );
+        }
+        other => panic!("{name}: {other:?}"),
+    }
+}
+
+/// One more than the device allows was asked for; the error says of what, and how much there may be.
+fn beyond<T: core::fmt::Debug>(result: Result<T, VerbsError>, name: &str, most: impl Into<u64>) {
+    let most = most.into();
+    match result {
+        Err(e @ VerbsError::Exceeds { asked, limit, .. }) => {
+            let text = e.to_string();
+            assert_eq!((asked, limit), (most + 1, most), "{text}");
+            assert!(
+                text.contains(name) && text.contains(&most.to_string()),
+                "{text}"
+            );
+        }
+        other => panic!("{name}: {other:?}"),
     }
 }
 
@@ -42,7 +70,7 @@ fn objects_are_counted_and_a_place_that_is_given_back_is_free() {
     for n in 0..2 {
         ep.create_qp(qp(n, &cq)).unwrap();
     }
-    at_limit(ep.create_qp(qp(2, &cq)), 2);
+    at_limit(ep.create_qp(qp(2, &cq)), "max_qp", 2);
     ep.destroy_qp(Qpn::new(0x100)).unwrap();
     ep.create_qp(qp(2, &cq)).unwrap();
 
@@ -51,23 +79,173 @@ fn objects_are_counted_and_a_place_that_is_given_back_is_free() {
         |ep: &mut Endpoint| ep.register_region(Pd::default(), memory.clone(), 0, Access::NONE);
     let first = register(&mut ep).unwrap();
     register(&mut ep).unwrap();
-    at_limit(register(&mut ep), 2);
+    at_limit(register(&mut ep), "max_mr", 2);
+    let more = ep.register_memory(memory.clone(), 0, Access::NONE);
+    at_limit(more, "max_mr", 2);
     ep.deregister_region(first.rkey()).unwrap();
     register(&mut ep).unwrap();
 
     let first = ep.alloc_window(Pd::default(), WindowKind::Type2).unwrap();
     ep.alloc_window(Pd::default(), WindowKind::Type1).unwrap();
-    at_limit(ep.alloc_window(Pd::default(), WindowKind::Type1), 2);
+    let third = ep.alloc_window(Pd::default(), WindowKind::Type1);
+    at_limit(third, "max_mw", 2);
     ep.dealloc_window(first.rkey()).unwrap();
     ep.alloc_window(Pd::default(), WindowKind::Type1).unwrap();
 
     // The default domain counts, since something is in it.
     let pd = ep.alloc_pd().unwrap();
-    at_limit(ep.alloc_pd(), 2);
-    at_limit(ep.alloc_pd_as(Pd(77)), 2);
+    at_limit(ep.alloc_pd(), "max_pd", 2);
+    at_limit(ep.alloc_pd_as(Pd(77)), "max_pd", 2);
     ep.alloc_pd_as(pd).unwrap();
     ep.dealloc_pd(pd).unwrap();
     ep.alloc_pd_as(Pd(77)).unwrap();
+}
+
+#[test]
+fn completion_queues_are_counted_by_who_uses_them() {
+    let mut ep = device(|d| d.max_cq = 2);
+    let cqs = [(); 3].map(|()| Arc::new(CompletionQueue::new(8)));
+    let on = |n: u32, a: usize, b: usize| CreateQp::rc(Qpn::new(0x100 + n), &cqs[a], &cqs[b]);
+    ep.create_qp(on(0, 0, 1)).unwrap();
+    ep.create_qp(on(1, 1, 0)).unwrap();
+    at_limit(ep.create_qp(on(2, 0, 2)), "max_cq", 2);
+    at_limit(ep.create_qp(on(2, 2, 2)), "max_cq", 2);
+    ep.destroy_qp(Qpn::new(0x100)).unwrap();
+    at_limit(ep.create_qp(on(2, 2, 2)), "max_cq", 2);
+    ep.destroy_qp(Qpn::new(0x101)).unwrap();
+    ep.create_qp(on(2, 2, 2)).unwrap();
+    // A QP that was refused uses none.
+    at_limit(ep.create_qp(on(3, 0, 1)), "max_cq", 2);
+    ep.create_qp(on(3, 0, 2)).unwrap();
+}
+
+#[test]
+fn a_completion_queue_is_at_most_as_deep_as_the_device_says() {
+    let mut ep = device(|d| d.max_cqe = 16);
+    let create = |n, depth| {
+        let cq = Arc::new(CompletionQueue::new(depth));
+        (qp(n, &cq), cq)
+    };
+    for depth in [17, u32::MAX] {
+        let (bad, _) = create(0, depth);
+        let Err(VerbsError::Exceeds { what, asked, limit }) = ep.create_qp(bad) else {
+            panic!("{depth} places");
+        };
+        assert!(what.contains("max_cqe"));
+        assert_eq!((asked, limit), (depth.into(), 16));
+    }
+    let (good, cq) = create(0, 16);
+    ep.create_qp(good).unwrap();
+    assert_eq!(cq.capacity(), 16);
+    let too_deep = ResizeError::TooDeep {
+        asked: 17,
+        most: 16,
+    };
+    assert_eq!(cq.resize(17), Err(too_deep));
+    cq.resize(4).unwrap();
+    // As advertised by default.
+    let mut ep = device(|_| {});
+    let most = ep.device_attr().max_cqe;
+    let (bad, _) = create(0, most + 1);
+    beyond(ep.create_qp(bad), "max_cqe", most);
+    let cq = CompletionQueue::new(1);
+    let asked = u32::MAX;
+    assert_eq!(cq.resize(asked), Err(ResizeError::TooDeep { asked, most }));
+}
+
+#[test]
+fn shared_receive_queues_are_as_many_as_deep_and_their_lists_as_long_as_the_device_says() {
+    let mut ep = device(|d| (d.max_srq, d.max_srq_wr, d.max_srq_sge) = (1, 8, 2));
+    let most = SrqAttr {
+        num: SrqNum(1),
+        pd: Pd::default(),
+        max_wr: 8,
+        max_sge: 2,
+        limit: 0,
+    };
+    beyond(
+        ep.create_srq(&SrqAttr { max_wr: 9, ..most }),
+        "max_srq_wr",
+        8u32,
+    );
+    beyond(
+        ep.create_srq(&SrqAttr { max_sge: 3, ..most }),
+        "max_srq_sge",
+        2u32,
+    );
+    beyond(ep.create_srq(&SrqAttr { limit: 9, ..most }), "limit", 8u32);
+    let srq = ep.create_srq(&most).unwrap();
+    let num = SrqNum(2);
+    at_limit(ep.create_srq(&SrqAttr { num, ..most }), "max_srq", 1);
+    ep.destroy_srq(&srq).unwrap();
+    ep.create_srq(&SrqAttr { num, ..most }).unwrap();
+}
+
+#[test]
+fn the_list_of_a_read_is_at_most_as_long_as_the_device_says() {
+    let mut config = PairConfig::default();
+    config.endpoint[0].limits.max_sge_rd = 2;
+    let mut pair = Pair::new(&config);
+    let memory = Bytes::filled(64, 0);
+    let source = Bytes::of(pattern(64, 4));
+    let region = pair.ends[1]
+        .endpoint
+        .register_memory(source.clone(), 0, Access::REMOTE_READ);
+    let rkey = region.unwrap().rkey;
+    let wr = |op, n| SendWr::new(WrId(1), op, ranges(&memory, n));
+    let sq = pair.ends[0].qp.sq.clone();
+    let read = SendOp::Read { va: 0, rkey };
+    assert_eq!(sq.post(wr(read, 3)), Err(PostError::TooManySegments(2)));
+    pair.post_send(0, wr(read, 2)).unwrap();
+    assert!(pair.run(LONG));
+    assert_eq!(
+        outcomes(&mut pair, 0),
+        [(1, CqeOpcode::Read, Status::Success)]
+    );
+    assert_eq!(memory.copy()[..16], source.copy()[..16]);
+    sq.post(wr(SendOp::Send, 3)).unwrap();
+}
+
+#[test]
+fn a_path_mtu_and_depths_beyond_the_devices_are_refused_with_it() {
+    use rocexdp_proto::ids::PathMtu;
+    let config = PairConfig::default();
+    let mut ep = device(|d| {
+        (d.max_rd_atomic, d.max_dest_rd_atomic, d.max_path_mtu) = (3, 5, PathMtu::Mtu1024);
+    });
+    let cq = Arc::new(CompletionQueue::new(8));
+    let qpn = ep.create_qp(qp(0, &cq)).unwrap().qpn;
+    let mut to = |t: QpTransition| ep.modify_qp(Timestamp::ZERO, qpn, t);
+    let access = Access::NONE;
+    to(QpTransition::Init { access }).unwrap();
+    let rtr = RtrAttr {
+        max_dest_rd_atomic: 5,
+        path_mtu: PathMtu::Mtu1024,
+        ..rtr(&config, 0)
+    };
+    let deep = RtrAttr {
+        max_dest_rd_atomic: 6,
+        ..rtr
+    };
+    beyond(to(QpTransition::Rtr(deep)), "max_dest_rd_atomic", 5u32);
+    let path_mtu = PathMtu::Mtu2048;
+    let refused = to(QpTransition::Rtr(RtrAttr { path_mtu, ..rtr })).unwrap_err();
+    let text = refused.to_string();
+    assert!(
+        text.contains("max_path_mtu") && text.contains("2048") && text.contains("1024"),
+        "{text}"
+    );
+    to(QpTransition::Rtr(rtr)).unwrap();
+    let rts = RtsAttr {
+        max_rd_atomic: 3,
+        ..rts(&config, 0)
+    };
+    let deep = RtsAttr {
+        max_rd_atomic: 4,
+        ..rts
+    };
+    beyond(to(QpTransition::Rts(deep)), "max_rd_atomic", 3u32);
+    to(QpTransition::Rts(rts)).unwrap();
 }
 
 #[test]
@@ -77,7 +255,7 @@ fn a_region_is_at_most_as_long_as_the_device_says() {
         ep.register_region(Pd::default(), Arc::new(NoBytes(len)), 0, Access::NONE)
     };
     register(&mut ep, 1 << 20).unwrap();
-    at_limit(register(&mut ep, (1 << 20) + 1), 1 << 20);
+    beyond(register(&mut ep, (1 << 20) + 1), "max_mr_size", 1u32 << 20);
 }
 
 #[test]
@@ -94,34 +272,16 @@ fn queues_are_as_deep_and_lists_as_long_as_asked_for_and_no_more_than_the_device
         max_inline: 64,
         ..qp(0, &cq)
     };
-    for bad in [
-        CreateQp {
-            max_send: 9,
-            ..most.clone()
-        },
-        CreateQp {
-            max_recv: 9,
-            ..most.clone()
-        },
-        CreateQp {
-            max_send_sge: 4,
-            ..most.clone()
-        },
-        CreateQp {
-            max_recv_sge: 4,
-            ..most.clone()
-        },
-        CreateQp {
-            max_inline: 65,
-            ..most.clone()
-        },
-    ] {
-        let refused = ep.create_qp(bad).unwrap_err();
-        assert!(
-            matches!(refused, VerbsError::InvalidAttr { .. }),
-            "{refused}"
-        );
-    }
+    let mut refused = |name, limit: u32, set: fn(&mut CreateQp) -> &mut u32| {
+        let mut bad = most.clone();
+        *set(&mut bad) += 1;
+        beyond(ep.create_qp(bad), name, limit);
+    };
+    refused("max_qp_wr", 8, |c| &mut c.max_send);
+    refused("max_qp_wr", 8, |c| &mut c.max_recv);
+    refused("max_sge", 3, |c| &mut c.max_send_sge);
+    refused("max_sge", 3, |c| &mut c.max_recv_sge);
+    refused("max_inline", 64, |c| &mut c.max_inline);
     let unknown = CreateQp {
         pd: Pd(9),
         ..most.clone()

@@ -46,7 +46,10 @@ fn values_out_of_range_are_refused_and_change_nothing() {
         let before = (bench.state(), bench.ep.query_qp(QPN).unwrap().0);
         let e = bench.modify(m);
         assert!(
-            matches!(e, Err(VerbsError::InvalidAttr { qpn: QPN, .. })),
+            matches!(
+                e,
+                Err(VerbsError::InvalidAttr { qpn: QPN, .. } | VerbsError::Exceeds { .. })
+            ),
             "{e:?}"
         );
         assert_eq!(
@@ -113,6 +116,10 @@ fn values_out_of_range_are_refused_and_change_nothing() {
                 vlan: Some(4096),
                 ..path()
             }),
+            ..rtr
+        },
+        ModifyQp {
+            path: Some(Path { sl: 16, ..path() }),
             ..rtr
         },
         ModifyQp {
@@ -217,7 +224,7 @@ fn the_ports_path_mtu_and_the_devices_depths_bound_a_qps() {
             ..rtr
         },
     ] {
-        assert!(matches!(b.modify(m), Err(VerbsError::InvalidAttr { .. })));
+        assert!(matches!(b.modify(m), Err(VerbsError::Exceeds { .. })));
     }
     b.modify(rtr).unwrap();
     let rts = b.least(RTS);
@@ -266,6 +273,7 @@ fn a_query_gives_what_was_set_and_how_the_qp_was_made() {
     b.go(SQD);
     let elsewhere = Path {
         dst: gid_from_ipv4([10, 0, 0, 3]),
+        sl: 6,
         ..path()
     };
     let change = ModifyQp {

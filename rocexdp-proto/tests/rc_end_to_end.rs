@@ -29,7 +29,9 @@ fn access() -> Access {
 fn region(pair: &mut Pair, bytes: Vec<u8>) -> (std::sync::Arc<Bytes>, MemoryRegion) {
     let memory = Bytes::of(bytes);
     let endpoint = &mut pair.ends[1].endpoint;
-    let mr = endpoint.register_memory(memory.clone(), 0x10_0000, access());
+    let mr = endpoint
+        .register_memory(memory.clone(), 0x10_0000, access())
+        .unwrap();
     (memory, mr)
 }
 
@@ -330,7 +332,9 @@ fn a_read_of_two_to_the_31_bytes_arrives() {
     let mut pair = Pair::new(&config(PathMtu::Mtu4096, 0, 1));
     let memory = std::sync::Arc::new(NoBytes(1 << 31));
     let endpoint = &mut pair.ends[1].endpoint;
-    let mr = endpoint.register_memory(memory.clone(), 1 << 31, access());
+    let mr = endpoint
+        .register_memory(memory.clone(), 1 << 31, access())
+        .unwrap();
     let (va, rkey) = (mr.va, mr.rkey);
     let local = Segment::new(memory, 0, 1 << 31);
     pair.post_send(0, SendWr::new(WrId(1), SendOp::Read { va, rkey }, local))

@@ -77,7 +77,9 @@ fn a_fenced_request_that_is_sent_again_does_not_wait_for_what_comes_behind_it() 
 fn windowed(l: &mut Lone, kind: WindowKind) -> (MemoryRegion, Arc<Window>) {
     let endpoint = &mut l.pair.ends[0].endpoint;
     let access = Access::LOCAL_WRITE | Access::MW_BIND;
-    let region = endpoint.register_memory(Bytes::filled(4096, 0), 0x1000, access);
+    let region = endpoint
+        .register_memory(Bytes::filled(4096, 0), 0x1000, access)
+        .unwrap();
     let window = endpoint.alloc_window(Pd::default(), kind).unwrap();
     (region, window)
 }

@@ -260,7 +260,7 @@ fn memory_that_may_not_be_written_is_found_when_the_request_is_taken() {
     let access = rocexdp_proto::mem::Access::REMOTE_READ;
     let region = {
         let endpoint = &mut l.pair.ends[0].endpoint;
-        let mr = endpoint.register_memory(bytes, 0x1000, access);
+        let mr = endpoint.register_memory(bytes, 0x1000, access).unwrap();
         endpoint.region(mr.rkey).unwrap().clone()
     };
     l.post_wr(SendWr::new(

@@ -255,6 +255,7 @@ fn a_region_that_is_not_for_writing_is_not_written() {
         rkey = pair.ends[1]
             .endpoint
             .register_memory(bytes.clone(), VA, access)
+            .unwrap()
             .rkey;
     }
     pair.capture();

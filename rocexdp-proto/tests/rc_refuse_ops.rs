@@ -149,7 +149,7 @@ fn what_the_region_does_not_allow_is_a_remote_access_error() {
             Access::NONE
         };
         let end = &mut r.pair.ends[1].endpoint;
-        let region = end.register_memory(r.bytes.clone(), VA, rights);
+        let region = end.register_memory(r.bytes.clone(), VA, rights).unwrap();
         let packet = make(VA, region.rkey.0);
         refused(what, ACCESS, r, &packet);
     }
@@ -319,7 +319,7 @@ fn what_the_memory_cannot_do_is_a_remote_operational_error() {
         let mut r = serving(all_rights());
         let end = &mut r.pair.ends[1].endpoint;
         let odd = Arc::new(Odd(r.bytes.clone()));
-        let region = end.register_memory(odd, VA, all_rights());
+        let region = end.register_memory(odd, VA, all_rights()).unwrap();
         let packet = make(VA, region.rkey.0);
         refused(what, OPERATIONAL, r, &packet);
     }
@@ -351,7 +351,11 @@ fn a_flush_reaches_the_range_or_the_whole_region_and_as_it_asks() {
     let memory = Arc::new(Noting(Mutex::default()));
     let mut r = serving(all_rights());
     let end = &mut r.pair.ends[1].endpoint;
-    let key = end.register_memory(memory.clone(), VA, all_rights()).rkey.0;
+    let key = end
+        .register_memory(memory.clone(), VA, all_rights())
+        .unwrap()
+        .rkey
+        .0;
     let both = Feth {
         persistence: true,
         ..to_visibility(FlushRange::Region)

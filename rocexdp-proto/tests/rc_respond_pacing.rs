@@ -54,7 +54,7 @@ fn reading() -> (Pair, Rate) {
     let mut pair = holding();
     let source = Arc::new(NoBytes(LONG as u64));
     let end = &mut pair.ends[1].endpoint;
-    let region = end.register_memory(source, 0, Access::REMOTE_READ);
+    let region = end.register_memory(source, 0, Access::REMOTE_READ).unwrap();
     let op = SendOp::Read {
         va: region.va,
         rkey: region.rkey,
@@ -70,7 +70,7 @@ fn reading() -> (Pair, Rate) {
 fn write(pair: &mut Pair) {
     let end = &mut pair.ends[0].endpoint;
     let sink = Arc::new(NoBytes(4 << 20));
-    let region = end.register_memory(sink, 0, Access::REMOTE_WRITE);
+    let region = end.register_memory(sink, 0, Access::REMOTE_WRITE).unwrap();
     let op = SendOp::Write {
         va: 0,
         rkey: region.rkey,
@@ -128,7 +128,9 @@ fn an_answer_without_data_does_not_wait_for_the_pacer() {
     let held = cut(&mut pair, 30);
     assert!(held < Rate::from_mbps(80), "{held}");
     let end = &mut pair.ends[1].endpoint;
-    let region = end.register_memory(Bytes::filled(8, 0), 0, Access::REMOTE_ATOMIC);
+    let region = end
+        .register_memory(Bytes::filled(8, 0), 0, Access::REMOTE_ATOMIC)
+        .unwrap();
     let add = SendOp::FetchAdd {
         va: 0,
         rkey: region.rkey,

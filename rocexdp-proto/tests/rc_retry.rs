@@ -13,7 +13,7 @@ use rocexdp_common::opcode::rc;
 use rocexdp_proto::ids::{PathMtu, Psn};
 use rocexdp_proto::time::Timestamp;
 use rocexdp_proto::verbs::{CqeOpcode, PostError, SendOp, Status};
-use rocexdp_proto::{ErrorCause, Event, QpState, QpTransition};
+use rocexdp_proto::{ErrorCause, Event, QpState, QpTransition, SelectiveRepeat};
 use rocexdp_sim::pair::{Bytes, Fate, Pair, PairConfig, QPNS};
 
 const FIRST: Psn = Psn::new(0xff_fff0);
@@ -466,10 +466,11 @@ fn memory_that_goes_away_fails_the_request_and_no_garbage_is_taken() {
     assert_eq!(
         outcomes(&mut pair, 0),
         [
-            (1, CqeOpcode::Write, Status::WrFlushErr),
+            (1, CqeOpcode::Write, Status::Success),
             (2, CqeOpcode::Write, Status::LocProtErr),
             (3, CqeOpcode::Write, Status::WrFlushErr),
-        ]
+        ],
+        "what was posted before is answered first"
     );
     assert!(
         bytes.copy() == pattern(512, 2),
@@ -478,4 +479,53 @@ fn memory_that_goes_away_fails_the_request_and_no_garbage_is_taken() {
     let drops = pair.ends[1].endpoint.counters().drops;
     assert_eq!(drops.iter().sum::<u64>(), 1, "a frame that says nothing");
     assert_eq!(state(&pair, 0), QpState::Err);
+}
+
+#[test]
+fn a_request_whose_memory_goes_away_waits_for_those_before_it_also_if_they_have_to_be_sent_again() {
+    for selective in [false, true] {
+        // What was lost is sent again, or nobody ever answers.
+        for dead in [false, true] {
+            let config = PairConfig {
+                timeout: 8,
+                retry_cnt: 2,
+                selective: selective.then_some(SelectiveRepeat { paths: 1 }),
+                ..small()
+            };
+            let mut pair = Pair::new(&config);
+            let (bytes, region) = target(&mut pair, 1024);
+            let (good, source) = (pattern(1024, 2), Bytes::of(pattern(1024, 1)));
+            pair.script = Some(Box::new(move |end, n, _, _| {
+                if end == 0 && (dead || n < 2) {
+                    Fate::Drop
+                } else {
+                    Fate::Pass
+                }
+            }));
+            for (n, data) in [(1, &Bytes::of(good.clone())), (2, &source), (3, &source)] {
+                pair.post_send(0, send_wr(n, write_op(&region), data, 1024))
+                    .unwrap();
+            }
+            source.take_away();
+            assert!(pair.run(LONG));
+            let (first, second) = if dead {
+                (Status::RetryExcErr, Status::WrFlushErr)
+            } else {
+                (Status::Success, Status::LocProtErr)
+            };
+            assert_eq!(
+                outcomes(&mut pair, 0),
+                [
+                    (1, CqeOpcode::Write, first),
+                    (2, CqeOpcode::Write, second),
+                    (3, CqeOpcode::Write, Status::WrFlushErr),
+                ],
+                "selective {selective}"
+            );
+            assert_eq!(bytes.copy() == good, !dead);
+            let again = stats(&pair, 0).retransmitted_packets;
+            assert!(again >= 2, "{again} packets again");
+            assert_eq!(state(&pair, 0), QpState::Err);
+        }
+    }
 }

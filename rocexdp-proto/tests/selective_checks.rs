@@ -112,7 +112,9 @@ fn a_read_response_that_is_lost_again_is_asked_for_again_without_the_timer() {
         let source = Bytes::of(pattern(len, 3));
         let access = Access::LOCAL_WRITE | Access::REMOTE_READ;
         let ep = &mut pair.ends[1].endpoint;
-        let region = ep.register_memory(source.clone(), 0x10_0000, access);
+        let region = ep
+            .register_memory(source.clone(), 0x10_0000, access)
+            .unwrap();
         // Whatever answers the READ's first packet.
         let mut times = 0;
         let mut first = None;
@@ -149,7 +151,7 @@ fn a_peer_whose_read_responses_never_come_is_given_up() {
     let source = Bytes::of(pattern(MTU, 3));
     let access = Access::LOCAL_WRITE | Access::REMOTE_READ;
     let ep = &mut pair.ends[1].endpoint;
-    let region = ep.register_memory(source, 0x10_0000, access);
+    let region = ep.register_memory(source, 0x10_0000, access).unwrap();
     pair.script = Some(Box::new(|end, _, bth, _| {
         if end == 1 && bth.opcode != rc::ACKNOWLEDGE.selective() {
             Fate::Drop

@@ -6,8 +6,8 @@ mod softroce;
 
 use std::sync::Arc;
 
-use rocexdp_proto::ids::{Gid, Psn, Qpn, RKey, gid_from_ipv4};
-use rocexdp_proto::mem::Access;
+use rocexdp_proto::ids::{Gid, Pd, Psn, Qpn, RKey, gid_from_ipv4};
+use rocexdp_proto::mem::{Access, Region};
 use rocexdp_proto::verbs::{AddressHandle, Datagram, MULTICAST_QPN, SendOp, Status};
 use rocexdp_proto::wire::Path;
 use rocexdp_proto::{DropReason, Transport};
@@ -75,12 +75,10 @@ fn our_uc_frames_are_soft_roces() {
 fn soft_roces_uc_messages_complete_as_at_its_own_peer() {
     let mut b = Host::new(1, Transport::Uc, 53, false);
     let written = Bytes::filled(8192, 0);
-    assert!(b.ep.register_memory_as(
-        RKey(0x2697),
-        written.clone(),
-        0x562a_b8b4_6000,
-        Access::REMOTE_WRITE
-    ));
+    let (key, va) = (RKey(0x2697), 0x562a_b8b4_6000);
+    let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
+    let region = Region::new(key, Pd::default(), written.clone(), va, access).unwrap();
+    b.ep.add_region(&region).unwrap();
     for id in 0..6 {
         b.recv(id, 4096);
     }

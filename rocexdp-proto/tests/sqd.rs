@@ -131,7 +131,9 @@ fn completes_after(config: &PairConfig, change: ModifyQp) -> bool {
     let access = Access::LOCAL_WRITE | Access::REMOTE_READ;
     let there = Bytes::of(pattern(64, 4));
     let ep = &mut pair.ends[1].endpoint;
-    let region = ep.register_memory(there.clone(), 0x10_0000, access);
+    let region = ep
+        .register_memory(there.clone(), 0x10_0000, access)
+        .unwrap();
     let inbox = Bytes::filled(64, 0);
     let op = SendOp::Read {
         va: region.va,

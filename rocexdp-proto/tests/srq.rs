@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use common::{LONG, outcomes, recv_wr, replace_qp};
 use rocexdp_proto::ids::{Pd, Qpn, SrqNum, WrId};
-use rocexdp_proto::mem::{Access, SgList};
+use rocexdp_proto::mem::{Access, Segment, SgList};
 use rocexdp_proto::verbs::{
     CompletionQueue, CqeOpcode, PostError, RecvQueue, RecvWr, SendOp, SendWr, SrqAttr, Status,
 };
@@ -207,6 +207,88 @@ fn memory_is_checked_against_the_queues_own_domain() {
 }
 
 #[test]
+fn a_resized_queue_keeps_what_is_in_it_in_order_and_is_as_deep_as_asked_for() {
+    let config = PairConfig::default();
+    let mut pair = Pair::new(&config);
+    let ep = &mut pair.ends[1].endpoint;
+    let srq = ep.create_srq(&attr(Pd::default(), 0)).unwrap();
+    let deepest = ep.device_attr().max_srq_wr;
+    replace_qp(&mut pair, &config, 1, |qp| CreateQp {
+        srq: Some(srq.clone()),
+        ..qp
+    });
+    let inbox = Bytes::filled(2048, 0);
+    for n in 0..5 {
+        srq.post(recv_wr(n, &inbox, 2048)).unwrap();
+    }
+    // One request is taken, by a message that has not ended: it counts too.
+    pair.script = Some(Box::new(|_, n, _, _| {
+        if n > 0 {
+            rocexdp_sim::pair::Fate::Drop
+        } else {
+            rocexdp_sim::pair::Fate::Pass
+        }
+    }));
+    let long = SendWr::new(
+        WrId(9),
+        SendOp::Send,
+        Segment::new(Bytes::filled(2048, 9), 0, 2048),
+    );
+    pair.post_send(0, long).unwrap();
+    pair.run(std::time::Duration::from_micros(100));
+    let ep = &mut pair.ends[1].endpoint;
+    let depth = |depth, held| VerbsError::SrqDepth {
+        srq: NUM,
+        depth,
+        held,
+    };
+    assert_eq!(ep.modify_srq(&srq, Some(4), None), Err(depth(4, 5)));
+    assert_eq!(ep.modify_srq(&srq, Some(0), None), Err(depth(0, 5)));
+    let (asked, limit) = (u64::from(deepest) + 1, u64::from(deepest));
+    let too_deep = ep.modify_srq(&srq, Some(deepest + 1), None);
+    assert!(
+        matches!(too_deep, Err(VerbsError::Exceeds { asked: a, limit: l, .. }) if (a, l) == (asked, limit)),
+        "{too_deep:?}"
+    );
+    assert!(ep.modify_srq(&srq, Some(6), Some(7)).is_err());
+    assert_eq!((srq.capacity(), srq.limit()), (8, 0), "nothing has changed");
+    ep.modify_srq(&srq, Some(5), Some(3)).unwrap();
+    assert_eq!((srq.capacity(), srq.limit()), (5, 3));
+    assert_eq!(srq.post(recv_wr(5, &inbox, 2048)), Err(PostError::Full));
+    assert!(
+        ep.modify_srq(&srq, Some(2), None).is_err(),
+        "less than the limit"
+    );
+    ep.modify_srq(&srq, Some(deepest), Some(0)).unwrap();
+    for n in 5..200 {
+        srq.post(recv_wr(n, &inbox, 2048)).unwrap();
+    }
+    assert_eq!((srq.len(), srq.limit()), (200, 0));
+    let other = Endpoint::new(EndpointConfig::default(), 9).modify_srq(&srq, Some(9), None);
+    assert_eq!(other, Err(VerbsError::NotSrq));
+    pair.script = None;
+    let now = pair.now();
+    pair.ends[1]
+        .endpoint
+        .modify_qp(now, QPNS[1], QpTransition::Err)
+        .unwrap();
+    assert_eq!(
+        outcomes(&mut pair, 1),
+        [(0, CqeOpcode::Recv, Status::WrFlushErr)]
+    );
+    pair.reconnect(&PairConfig::default());
+    pair.completions(0);
+    for n in 1..200 {
+        send(&mut pair, n);
+        pair.completions(0);
+        assert_eq!(
+            outcomes(&mut pair, 1),
+            [(n, CqeOpcode::Recv, Status::Success)]
+        );
+    }
+}
+
+#[test]
 fn limits_numbers_and_users_are_checked() {
     let mut config = EndpointConfig::default();
     config.limits.max_srq = 2;
@@ -220,7 +302,7 @@ fn limits_numbers_and_users_are_checked() {
         SrqAttr { limit: 9, ..ok },
     ] {
         assert!(
-            matches!(ep.create_srq(&bad), Err(VerbsError::Limit { .. })),
+            matches!(ep.create_srq(&bad), Err(VerbsError::Exceeds { .. })),
             "{bad:?}"
         );
     }
@@ -239,7 +321,7 @@ fn limits_numbers_and_users_are_checked() {
         ep.create_srq(&third),
         Err(VerbsError::Limit { limit: 2, .. })
     ));
-    let three = [(); 3].map(|()| rocexdp_proto::mem::Segment::new(Bytes::filled(8, 0), 0, 1));
+    let three = [(); 3].map(|()| Segment::new(Bytes::filled(8, 0), 0, 1));
     let wr = RecvWr::new(WrId(1), SgList::of(&three));
     assert_eq!(srq.post(wr), Err(PostError::TooManySegments(2)));
     let cq = Arc::new(CompletionQueue::new(8));

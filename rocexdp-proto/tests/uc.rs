@@ -442,3 +442,51 @@ fn a_memory_window_is_bound_and_written_to_over_uc() {
     );
     assert_eq!(state(&pair, 1), QpState::Sqe);
 }
+
+#[test]
+fn a_completion_lost_while_sends_are_flushed_fails_the_qp_at_once() {
+    // Room for the error and one flushed request.
+    for posted_later in [false, true] {
+        let config = PairConfig {
+            depth: 1,
+            ..config()
+        };
+        let mut pair = Pair::new(&config);
+        common::replace_qp(&mut pair, &config, 0, |qp| rocexdp_proto::CreateQp {
+            transport: Transport::Uc,
+            max_send: 8,
+            ..qp
+        });
+        let gone = Bytes::filled(8, 0);
+        let first = if posted_later { 1 } else { 4 };
+        for n in 0..first {
+            pair.post_send(0, send_wr(n, SendOp::Send, &gone, 8))
+                .unwrap();
+        }
+        gone.take_away();
+        assert!(pair.run(LONG));
+        if posted_later {
+            assert_eq!(state(&pair, 0), QpState::Sqe);
+            let source = Bytes::filled(8, 0);
+            for n in 1..4 {
+                pair.post_send(0, send_wr(n, SendOp::Send, &source, 8))
+                    .unwrap();
+            }
+        }
+        assert!(pair.run(LONG));
+        assert_eq!(
+            state(&pair, 0),
+            QpState::Err,
+            "posted later: {posted_later}"
+        );
+        let cause = ErrorCause::CqOverflow;
+        let qpn = QPNS[0];
+        let failed = Event::QpError { qpn, cause };
+        assert!(
+            pair.ends[0].events.contains(&failed),
+            "{:?}",
+            pair.ends[0].events
+        );
+        assert_eq!(outcomes(&mut pair, 0).len(), 2);
+    }
+}

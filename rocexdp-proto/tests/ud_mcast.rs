@@ -9,7 +9,6 @@ use std::sync::Arc;
 use common::pattern;
 use rocexdp_common::headers::{Bth, Deth, ICRC_LEN};
 use rocexdp_common::opcode::Opcode;
-use rocexdp_proto::endpoint::{MAX_GROUP_QPS, MAX_GROUPS};
 use rocexdp_proto::ids::{Gid, PathMtu, Psn, Qpn, gid_from_ipv4};
 use rocexdp_proto::time::Timestamp;
 use rocexdp_proto::verbs::{
@@ -289,18 +288,27 @@ fn only_ud_qps_are_attached_and_only_to_multicast_addresses() {
 
 #[test]
 fn groups_and_their_members_are_bounded() {
-    let (mut ep, _) = endpoint(&[QKEY; MAX_GROUP_QPS + 1], false);
-    for n in 0..MAX_GROUP_QPS as u32 {
+    let limits = rocexdp_proto::DeviceAttr::default();
+    let (members, groups) = (limits.max_mcast_qp_attach, limits.max_mcast_grp);
+    let full = |r, most: u32| {
+        let most = u64::from(most);
+        assert!(
+            matches!(r, Err(VerbsError::Limit { limit, .. }) if limit == most),
+            "{r:?}"
+        );
+    };
+    let (mut ep, _) = endpoint(&vec![QKEY; members as usize + 1], false);
+    for n in 0..members {
         ep.attach_mcast(qpn(n), group(false)).unwrap();
     }
-    invalid(ep.attach_mcast(qpn(MAX_GROUP_QPS as u32), group(false)));
-    let nth = |n: usize| gid_from_ipv4([230, 0, (n >> 8) as u8, n as u8]);
-    for n in 1..MAX_GROUPS {
+    full(ep.attach_mcast(qpn(members), group(false)), members);
+    let nth = |n: u32| gid_from_ipv4([230, 0, (n >> 8) as u8, n as u8]);
+    for n in 1..groups {
         ep.attach_mcast(qpn(0), nth(n)).unwrap();
     }
-    invalid(ep.attach_mcast(qpn(0), nth(MAX_GROUPS)));
+    full(ep.attach_mcast(qpn(0), nth(groups)), groups);
     ep.detach_mcast(qpn(0), nth(1)).unwrap();
-    ep.attach_mcast(qpn(0), nth(MAX_GROUPS)).unwrap();
+    ep.attach_mcast(qpn(0), nth(groups)).unwrap();
 }
 
 #[test]

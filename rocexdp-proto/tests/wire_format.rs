@@ -74,6 +74,7 @@ fn a_cnp_is_the_one_of_a_connectx_4_lx() {
         src_mac: [0x7c, 0xfe, 0x90, 0x64, 0x3b, 0x32],
         dst_mac: [0xe4, 0x1d, 0x2d, 0xab, 0x2b, 0xc2],
         vlan: None,
+        sl: 0,
         src: gid_from_ipv4([10, 0, 0x11, 1]),
         dst: gid_from_ipv4([10, 0, 0x12, 1]),
         hop_limit: 64,
@@ -148,6 +149,31 @@ fn a_paths_own_dscp_hop_limit_and_flow_label_are_on_all_that_a_qp_sends() {
             assert_eq!(ip[udp..udp + 2], [0xc1, 0x23]);
         }
         assert_eq!(ours.count(), 2, "a request and an acknowledgement");
+    }
+}
+
+#[test]
+fn the_service_level_is_the_vlan_priority_where_there_is_a_tag() {
+    let untagged = Path {
+        sl: 5,
+        ..pair::path(&PairConfig::default(), 0)
+    };
+    let frame = |path: &Path| {
+        let mut out = HeaderBuf::default();
+        HeaderTemplate::data(path, Qpn::new(1), Qpn::new(2), 0).start(&mut out, 16);
+        out.bytes().to_vec()
+    };
+    assert_eq!(frame(&untagged), frame(&Path { sl: 0, ..untagged }));
+    for (sl, tci) in [(0, 0x0064), (5, 0xa064), (7, 0xe064), (13, 0xa064)] {
+        let tagged = Path {
+            vlan: Some(100),
+            sl,
+            ..untagged
+        };
+        assert_eq!(
+            frame(&tagged)[12..16],
+            [0x81, 0, (tci >> 8) as u8, tci as u8]
+        );
     }
 }
 

@@ -442,6 +442,7 @@ pub fn path(config: &PairConfig, end: usize) -> Path {
         src_mac: [2, 0, 0, 0, 0, own],
         dst_mac: [2, 0, 0, 0, 0, peer],
         vlan: config.vlan,
+        sl: 0,
         src: gid(own),
         dst: gid(peer),
         hop_limit: 64,

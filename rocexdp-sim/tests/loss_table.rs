@@ -83,11 +83,14 @@ fn run(cell: Cell, seed: u64, set: &impl Fn(&mut PairConfig)) -> f64 {
     let mut pair = Pair::new(&config);
     let length = u64::from(MESSAGE) * DEPTH;
     let memory = std::sync::Arc::new(NoBytes(length));
-    let region = pair.ends[1].endpoint.register_memory(
-        std::sync::Arc::new(NoBytes(length)),
-        0,
-        Access::REMOTE_WRITE,
-    );
+    let region = pair.ends[1]
+        .endpoint
+        .register_memory(
+            std::sync::Arc::new(NoBytes(length)),
+            0,
+            Access::REMOTE_WRITE,
+        )
+        .unwrap();
     let mut posted = 0;
     let mut done = 0;
     let mut begin = Timestamp::ZERO;

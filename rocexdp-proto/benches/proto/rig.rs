@@ -61,6 +61,7 @@ fn path(end: usize) -> Path {
         src_mac: [2, 0, 0, 0, 0, own],
         dst_mac: [2, 0, 0, 0, 0, peer],
         vlan: None,
+        sl: 0,
         src: gid_from_ipv4([10, 77, 0, own]),
         dst: gid_from_ipv4([10, 77, 0, peer]),
         hop_limit: 64,
@@ -131,7 +132,9 @@ impl End {
     fn of(end: usize, transport: Transport, qps: u32, depth: u32, path_mtu: PathMtu) -> Self {
         let mut endpoint = Endpoint::new(EndpointConfig::default(), end as u64);
         let memory = Arc::new(Raw::new(MEMORY));
-        let region = endpoint.register_memory(memory.clone(), VA, all_access());
+        let region = endpoint
+            .register_memory(memory.clone(), VA, all_access())
+            .expect("a region");
         let cq = Arc::new(CompletionQueue::new(1024));
         let qps = (0..qps)
             .map(|i| {

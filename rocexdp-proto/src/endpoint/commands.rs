@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use rocexdp_common::opcode::Transport;
 
+use super::limit::{at_most, room};
 use super::{CreateQp, DeviceAttr, Endpoint, MAX_QUEUE_DEPTH, QpHandle, VerbsError, qp_at};
 use crate::ids::Qpn;
 use crate::qp::{Lazy, NewQp, Qp, SendLimits, SendState, Service};
@@ -15,7 +16,8 @@ impl Endpoint {
     /// Makes a QP, in RESET.
     ///
     /// # Errors
-    /// The number is taken or reserved, the service is none of RC, UC and UD, or a queue is deeper than [`MAX_QUEUE_DEPTH`].
+    /// The number is taken or reserved, the service is none of RC, UC and UD, its domain is unknown, or a limit of the device is
+    /// reached: on queues (their depth is at most [`MAX_QUEUE_DEPTH`]), on lists, inline data or completion queues.
     pub fn create_qp(&mut self, create: CreateQp) -> Result<QpHandle, VerbsError> {
         let qpn = create.qpn;
         // 0 and 1 are the management QPs, of which 1 is to be had, 0xffffff the multicast one.
@@ -34,17 +36,18 @@ impl Endpoint {
         };
         let limits = &self.config.limits;
         check_caps(&create, limits)?;
-        if self.slots.len() >= limits.max_qp as usize {
-            return Err(VerbsError::Limit {
-                what: "QPs",
-                limit: limits.max_qp.into(),
-            });
-        }
+        room("QPs (max_qp)", self.slots.len(), limits.max_qp)?;
         self.pds.check(create.pd)?;
+        let cqs = [&create.send_cq, &create.recv_cq];
+        self.cqs.check(cqs, limits)?;
+        for cq in cqs {
+            self.cqs.used(cq, limits);
+        }
         let max_message = limits.max_msg_sz.min(MAX_MESSAGE);
         let send_caps = QueueCaps {
             transport: create.transport,
             max_sge: create.max_send_sge,
+            max_sge_rd: create.max_send_sge.min(limits.max_sge_rd),
             max_inline: create.max_inline,
             max_message,
             signal_all: create.signal_all,
@@ -131,12 +134,17 @@ impl Endpoint {
         if let Some(mut qp) = self.qps.get_mut(slot as usize).and_then(Option::take) {
             qp.reset();
             qp.rq.leave();
+            self.timers.forget(&qp.timers);
             self.pds.unused(qp.pd);
+            for cq in qp.cqs() {
+                self.cqs.unused(cq);
+            }
             self.regions.forget_qp(qpn);
             if matches!(qp.service, Service::Datagram(_)) {
                 self.leave_groups(slot);
             }
             self.free.push(slot);
+            self.sweep_timers();
         }
         Ok(())
     }
@@ -144,20 +152,40 @@ impl Endpoint {
 
 /// What a new QP asks for against what the device has.
 fn check_caps(create: &CreateQp, limits: &DeviceAttr) -> Result<(), VerbsError> {
-    let qpn = create.qpn;
-    let refuse = |what| Err(VerbsError::InvalidAttr { qpn, what });
     let deepest = limits.max_qp_wr.min(MAX_QUEUE_DEPTH);
-    if create.max_send > deepest || (create.srq.is_none() && create.max_recv > deepest) {
-        return refuse("a queue is deeper than the device's max_qp_wr, which is at most 65536");
+    at_most(
+        "max_qp_wr: the depth of a send queue",
+        create.max_send,
+        deepest,
+    )?;
+    if create.srq.is_none() {
+        at_most(
+            "max_qp_wr: the depth of a receive queue",
+            create.max_recv,
+            deepest,
+        )?;
     }
-    if create.max_send_sge > limits.max_sge || create.max_recv_sge > limits.max_sge {
-        return refuse("a request has more ranges than the device's max_sge");
-    }
-    if create.max_inline > limits.max_inline {
-        return refuse("more inline data than the device's max_inline");
-    }
+    at_most(
+        "max_sge: the ranges of a send request",
+        create.max_send_sge,
+        limits.max_sge,
+    )?;
+    at_most(
+        "max_sge: the ranges of a receive request",
+        create.max_recv_sge,
+        limits.max_sge,
+    )?;
+    at_most(
+        "max_inline: the inline data of a request",
+        create.max_inline,
+        limits.max_inline,
+    )?;
     if create.srq.as_ref().is_some_and(|srq| !srq.is_shared()) {
-        return refuse("srq must be made by create_srq");
+        let what = "srq must be made by create_srq";
+        return Err(VerbsError::InvalidAttr {
+            qpn: create.qpn,
+            what,
+        });
     }
     Ok(())
 }

@@ -9,6 +9,7 @@
 use rocexdp_common::headers::{Bth, Deth, ICRC_LEN};
 
 use super::input::{check_member, icrc_is_right};
+use super::limit::{at_most, room};
 use super::output::{bth, extensions};
 use super::{Endpoint, VerbsError, qp_at};
 use crate::drop::DropReason;
@@ -17,34 +18,38 @@ use crate::qp::{Qp, Request, Service};
 use crate::verbs::MULTICAST_QPN;
 use crate::wire::{Head, HeaderBuf, Origin, Packet, is_multicast, multicast_mac, udp_source_port};
 
-/// Most groups of an endpoint (rxe: `RXE_MAX_MCAST_GRP`).
-pub const MAX_GROUPS: usize = 8192;
-/// Most QPs of a group, which bounds the work that one frame makes (rxe: `RXE_MAX_MCAST_QP_ATTACH`).
-pub const MAX_GROUP_QPS: usize = 56;
-
 impl Endpoint {
     /// Lets a UD QP receive what is sent to a multicast group (`ibv_attach_mcast(3)`). Attaching again changes nothing.
     ///
     /// # Errors
-    /// The QP is unknown or not UD, the address is no multicast one, there are [`MAX_GROUPS`] groups, or [`MAX_GROUP_QPS`] QPs
-    /// are attached to this one.
+    /// The QP is unknown or not UD, the address is no multicast one, or there are as many groups, or QPs attached to this one, as
+    /// the device has.
     pub fn attach_mcast(&mut self, qpn: Qpn, group: Gid) -> Result<(), VerbsError> {
         let slot = self.datagram_slot(qpn)?;
-        let refuse = |what| Err(VerbsError::InvalidAttr { qpn, what });
         if !is_multicast(&group) {
-            return refuse("a QP is attached to a multicast address");
+            let what = "a QP is attached to a multicast address";
+            return Err(VerbsError::InvalidAttr { qpn, what });
         }
+        let limits = &self.config.limits;
         let groups = self.groups.len();
         match self.groups.get_mut(&group) {
             Some(members) if members.contains(&slot) => {}
-            Some(members) if members.len() >= MAX_GROUP_QPS => {
-                return refuse("56 QPs are attached to the group, the most there may be");
-            }
-            Some(members) => members.push(slot),
-            None if groups >= MAX_GROUPS => {
-                return refuse("there are 8192 groups, the most there may be");
+            Some(members) => {
+                let what = "QPs of the multicast group (max_mcast_qp_attach)";
+                room(what, members.len(), limits.max_mcast_qp_attach)?;
+                members.push(slot);
             }
             None => {
+                room(
+                    "multicast groups (max_mcast_grp)",
+                    groups,
+                    limits.max_mcast_grp,
+                )?;
+                at_most(
+                    "max_mcast_qp_attach: QPs of a group",
+                    1u32,
+                    limits.max_mcast_qp_attach,
+                )?;
                 self.groups.insert(group, vec![slot]);
             }
         }

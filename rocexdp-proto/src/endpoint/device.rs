@@ -4,11 +4,12 @@
 
 use crate::ids::PathMtu;
 use crate::qp::MAX_RD_ATOMIC;
-use crate::verbs::MAX_MESSAGE;
+use crate::verbs::{MAX_CQE, MAX_MESSAGE};
 
 /// Limits of the device (`struct ibv_device_attr`).
 ///
-/// The defaults are real: an endpoint that reaches them works. Counts of objects cost nothing until used.
+/// The defaults are real: an endpoint that reaches them works. Counts of objects cost nothing until used. There is no `max_ah`:
+/// an address handle is a value of its owner's and takes nothing of the device (mlx5's main.c advertises `INT_MAX` for it).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DeviceAttr {
     /// QPs.
@@ -21,9 +22,9 @@ pub struct DeviceAttr {
     pub max_sge_rd: u32,
     /// Bytes of inline data of a request.
     pub max_inline: u32,
-    /// Completion queues. They are made outside the endpoint, whose owner counts them.
+    /// Completion queues that the endpoint's QPs use: they are made outside, and looked at when a QP is made.
     pub max_cq: u32,
-    /// Depth of a completion queue.
+    /// Depth of a completion queue, at most [`MAX_CQE`].
     pub max_cqe: u32,
     /// Memory regions.
     pub max_mr: u32,
@@ -45,13 +46,11 @@ pub struct DeviceAttr {
     pub max_dest_rd_atomic: u8,
     /// Largest path MTU of a QP: the port's (`ibv_query_port(3)`, `active_mtu`).
     pub max_path_mtu: PathMtu,
-    /// Address handles. They are made outside the endpoint, whose owner counts them.
-    pub max_ah: u32,
     /// Bytes of a message.
     pub max_msg_sz: u32,
     /// Multicast groups.
     pub max_mcast_grp: u32,
-    /// QPs in one multicast group.
+    /// QPs in one multicast group, which bounds the work that one frame makes.
     pub max_mcast_qp_attach: u32,
 }
 
@@ -64,7 +63,7 @@ impl Default for DeviceAttr {
             max_sge_rd: 32,
             max_inline: 1024,
             max_cq: 1 << 18,
-            max_cqe: 1 << 22,
+            max_cqe: MAX_CQE,
             max_mr: 1 << 20,
             max_mr_size: u64::MAX,
             max_pd: 1 << 16,
@@ -75,8 +74,8 @@ impl Default for DeviceAttr {
             max_rd_atomic: MAX_RD_ATOMIC,
             max_dest_rd_atomic: MAX_RD_ATOMIC,
             max_path_mtu: PathMtu::Mtu4096,
-            max_ah: 1 << 20,
             max_msg_sz: MAX_MESSAGE,
+            // drivers/infiniband/sw/rxe/rxe_param.h: `RXE_MAX_MCAST_GRP`, `RXE_MAX_MCAST_QP_ATTACH`.
             max_mcast_grp: 8192,
             max_mcast_qp_attach: 56,
         }

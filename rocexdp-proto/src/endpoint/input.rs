@@ -143,6 +143,7 @@ impl Endpoint {
         while let Some(entry) = self.timers.pop_due(now) {
             let (_, slot, kind) = entry;
             let Some(qp) = qp_at(&mut self.qps, slot) else {
+                self.timers.was_stale();
                 continue;
             };
             if !self.timers.is_due(&mut qp.timers, now, entry) {
@@ -170,7 +171,7 @@ impl Endpoint {
         if let Some(qp) = qp_at(&mut self.qps, slot) {
             match qp.state() {
                 QpState::Err => qp.flush(),
-                QpState::Sqe => qp.flush_sends(),
+                QpState::Sqe => qp.flush_stopped(),
                 _ => {}
             }
         }

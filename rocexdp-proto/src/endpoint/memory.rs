@@ -8,6 +8,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::limit::{at_most, room};
 use super::{DeviceAttr, Endpoint, VerbsError};
 use crate::ids::{Pd, Qpn, RKey};
 use crate::mem::{Access, Memory, MemoryRegion, Region, RegionError, Window, WindowKind};
@@ -31,6 +32,16 @@ impl Pds {
         }
     }
 
+    /// # Errors
+    /// As many as the device has are there. The default one counts once something is in it.
+    fn room(&self, limits: &DeviceAttr) -> Result<(), VerbsError> {
+        room(
+            "protection domains (max_pd)",
+            self.users.len(),
+            limits.max_pd,
+        )
+    }
+
     /// An object was made in the domain.
     pub(super) fn used(&mut self, pd: Pd) {
         *self.users.entry(pd).or_default() += 1;
@@ -41,15 +52,6 @@ impl Pds {
         if let Some(n) = self.users.get_mut(&pd) {
             *n = n.saturating_sub(1);
         }
-    }
-}
-
-fn limit<T>(what: &'static str, n: usize, limit: u32, then: T) -> Result<T, VerbsError> {
-    if n < limit as usize {
-        Ok(then)
-    } else {
-        let limit = u64::from(limit);
-        Err(VerbsError::Limit { what, limit })
     }
 }
 
@@ -65,12 +67,7 @@ impl Endpoint {
     /// # Errors
     /// As many as the device has are there.
     pub fn alloc_pd(&mut self) -> Result<Pd, VerbsError> {
-        limit(
-            "protection domains",
-            self.pds.users.len(),
-            self.config.limits.max_pd,
-            (),
-        )?;
+        self.pds.room(&self.config.limits)?;
         loop {
             self.pds.next = self.pds.next.wrapping_add(1);
             let pd = Pd(self.pds.next);
@@ -89,12 +86,7 @@ impl Endpoint {
         if self.pds.check(pd).is_ok() {
             return Ok(());
         }
-        limit(
-            "protection domains",
-            self.pds.users.len(),
-            self.config.limits.max_pd,
-            (),
-        )?;
+        self.pds.room(&self.config.limits)?;
         self.pds.users.insert(pd, 0);
         Ok(())
     }
@@ -141,14 +133,17 @@ impl Endpoint {
         let pd = region.pd().unwrap_or_default();
         self.pds.check(pd)?;
         let limits = &self.config.limits;
-        limit("memory regions", self.regions.regions(), limits.max_mr, ())?;
+        room(
+            "memory regions (max_mr)",
+            self.regions.regions(),
+            limits.max_mr,
+        )?;
         let key = region.rkey();
-        if region.len() > limits.max_mr_size {
-            return Err(VerbsError::Limit {
-                what: "bytes of a memory region",
-                limit: limits.max_mr_size,
-            });
-        }
+        at_most(
+            "max_mr_size: the bytes of a memory region",
+            region.len(),
+            limits.max_mr_size,
+        )?;
         if !region.is_live() {
             let why = RegionError::Withdrawn;
             return Err(VerbsError::Region { key, why });
@@ -199,7 +194,11 @@ impl Endpoint {
     pub fn add_window(&mut self, window: &Arc<Window>) -> Result<(), VerbsError> {
         self.pds.check(window.pd())?;
         let limits = &self.config.limits;
-        limit("memory windows", self.regions.windows(), limits.max_mw, ())?;
+        room(
+            "memory windows (max_mw)",
+            self.regions.windows(),
+            limits.max_mw,
+        )?;
         if !self.regions.add_window(window) {
             return Err(VerbsError::KeyTaken(window.rkey()));
         }
@@ -219,38 +218,19 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Lets peers reach `mem`, in the default protection domain, under addresses from `va` on and a new random key; with
-    /// [`Access::LOCAL_WRITE`] where `access` needs it. For owners that keep the memory themselves and count regions
-    /// themselves: [`Endpoint::register_region`] gives the object, and enforces the device's limits.
+    /// As [`Endpoint::register_region`] in the default protection domain, with [`Access::LOCAL_WRITE`] where `access` needs it.
+    /// Gives what a peer needs.
     ///
-    /// Ranges beyond address 2^64 can't be named and are left out.
+    /// # Errors
+    /// As there.
     pub fn register_memory(
         &mut self,
         mem: Arc<dyn Memory>,
         va: u64,
         access: Access,
-    ) -> MemoryRegion {
-        let rkey = self.regions.draw_region(&mut self.rng);
-        let len = mem.len().min(u64::MAX - va);
-        self.register_memory_as(rkey, mem, va, access);
-        MemoryRegion { rkey, va, len }
-    }
-
-    /// As [`Endpoint::register_memory`], under a key that another endpoint drew: where several endpoints (workers) serve one
-    /// address, a region must be known to all. False, and nothing changed, if the key is taken.
-    pub fn register_memory_as(
-        &mut self,
-        rkey: RKey,
-        mem: Arc<dyn Memory>,
-        va: u64,
-        access: Access,
-    ) -> bool {
-        let region = Region::cut(rkey, mem, va, access);
-        let added = region.is_some_and(|r| self.regions.add_region(&r));
-        if added {
-            self.pds.used(Pd::default());
-        }
-        added
+    ) -> Result<MemoryRegion, VerbsError> {
+        let region = self.register_region(Pd::default(), mem, va, access.completed())?;
+        Ok(region.remote())
     }
 
     /// Restricts a region to the peer of one QP: over any other QP its key is refused (NAK remote access), from the next

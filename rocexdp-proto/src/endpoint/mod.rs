@@ -17,6 +17,7 @@ mod device;
 mod digest;
 mod draw;
 mod input;
+mod limit;
 mod memory;
 mod modify;
 mod output;
@@ -26,13 +27,13 @@ mod types;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
-pub use datagram::{MAX_GROUP_QPS, MAX_GROUPS};
 pub use device::DeviceAttr;
 pub use types::{
     AsyncError, CongestionSignal, CreateQp, EndpointConfig, EndpointCounters, ErrorCause, Event,
     IcrcMode, MAX_QUEUE_DEPTH, QpHandle, QpInfo, VerbsError,
 };
 
+use limit::Cqs;
 use memory::Pds;
 use rocexdp_common::maps::QpEngine;
 
@@ -58,6 +59,7 @@ pub struct Endpoint {
     /// DCQCN's state of a QP that has seen no traffic.
     congestion: Arc<Congestion>,
     pds: Pds,
+    cqs: Cqs,
     /// Shared receive queues, by number.
     srqs: BTreeSet<SrqNum>,
     /// Multicast groups: the slots of the QPs attached.
@@ -107,6 +109,7 @@ impl Endpoint {
             slots: HashMap::default(),
             regions: RegionTable::default(),
             pds: Pds::default(),
+            cqs: Cqs::default(),
             srqs: BTreeSet::new(),
             groups: BTreeMap::new(),
             reorder,
@@ -239,6 +242,16 @@ impl Endpoint {
         q.set(t, slot, TimerKind::Rnr, qp.send.rnr_until);
         q.set(t, slot, TimerKind::Rate, qp.congestion.rp.poll_timeout());
         q.set(t, slot, TimerKind::Cnp, qp.congestion.np.poll_timeout());
+        self.sweep_timers();
+    }
+
+    /// Entries of timers that no longer count are dropped once they are most of them: O(1) for each one that was set.
+    fn sweep_timers(&mut self) {
+        if self.timers.needs_sweep() {
+            let qps = &self.qps;
+            let timers = |slot: u32| Some(&qps.get(slot as usize)?.as_ref()?.timers);
+            self.timers.sweep(timers);
+        }
     }
 }
 

@@ -3,12 +3,13 @@
 //! The table says which attributes a change takes (`qp::modify`); their values are checked here, all before anything changes.
 //! Must not: send anything.
 
+use super::limit::at_most;
 use super::{DeviceAttr, Endpoint, VerbsError, qp_at};
-use crate::ids::Qpn;
+use crate::ids::{PathMtu, Qpn};
 use crate::mem::Access;
 use crate::qp::{
-    MAX_PATHS, MigrationState, ModifyError, ModifyQp, Own, Qp, QpAttr, QpInitAttr, QpState, Route,
-    SelectiveRepeat, Service,
+    MAX_PATHS, MAX_RD_ATOMIC, MigrationState, ModifyError, ModifyQp, Own, Qp, QpAttr, QpInitAttr,
+    QpState, Route, SelectiveRepeat, Service,
 };
 use crate::time::Timestamp;
 use crate::verbs::GSI_QPN;
@@ -41,8 +42,8 @@ impl Endpoint {
                 why,
             },
         })?;
-        check_values(&m, from, &self.config.limits)
-            .map_err(|what| VerbsError::InvalidAttr { qpn, what })?;
+        check_values(&m, from).map_err(|what| VerbsError::InvalidAttr { qpn, what })?;
+        check_limits(&m, &self.config.limits)?;
         check_selective(&m, from, &qp.service)
             .map_err(|what| VerbsError::InvalidAttr { qpn, what })?;
         let own = self
@@ -148,8 +149,23 @@ fn check_selective(m: &ModifyQp, from: QpState, service: &Service) -> Result<(),
     }
 }
 
+/// What the device allows.
+fn check_limits(m: &ModifyQp, limits: &DeviceAttr) -> Result<(), VerbsError> {
+    let mtu = m.path_mtu.map_or(0, PathMtu::bytes);
+    at_most(
+        "max_path_mtu: the path MTU",
+        mtu,
+        limits.max_path_mtu.bytes(),
+    )?;
+    let depth = |n: Option<u8>, most: u8| (n.unwrap_or(0), most.min(MAX_RD_ATOMIC));
+    let (asked, most) = depth(m.max_rd_atomic, limits.max_rd_atomic);
+    at_most("max_rd_atomic: the initiator depth", asked, most)?;
+    let (asked, most) = depth(m.max_dest_rd_atomic, limits.max_dest_rd_atomic);
+    at_most("max_dest_rd_atomic: the responder resources", asked, most)
+}
+
 /// The ranges of values.
-fn check_values(m: &ModifyQp, from: QpState, limits: &DeviceAttr) -> Result<(), &'static str> {
+fn check_values(m: &ModifyQp, from: QpState) -> Result<(), &'static str> {
     let within = |value: Option<u8>, most: u8| value.is_none_or(|v| v <= most);
     let checks = [
         (
@@ -173,15 +189,11 @@ fn check_values(m: &ModifyQp, from: QpState, limits: &DeviceAttr) -> Result<(), 
         ),
         (
             m.path.as_ref().is_none_or(Path::is_valid),
-            "the path needs two unicast addresses of one family, a VLAN below 4096, a DSCP below 64, a flow label below 2^20",
+            "the path needs two unicast addresses of one family, a VLAN below 4096, a service level below 16, a DSCP below 64, a flow label below 2^20",
         ),
         (
             m.path.as_ref().is_none_or(|p| p.hop_limit > 0),
             "the path needs a hop limit of at least 1",
-        ),
-        (
-            m.path_mtu.is_none_or(|mtu| mtu <= limits.max_path_mtu),
-            "path_mtu is larger than the port's",
         ),
         (
             m.dest_qpn
@@ -192,14 +204,6 @@ fn check_values(m: &ModifyQp, from: QpState, limits: &DeviceAttr) -> Result<(), 
         (within(m.retry_cnt, 7), "retry_cnt is 0..=7"),
         (within(m.rnr_retry, 7), "rnr_retry is 0..=7"),
         (within(m.min_rnr_timer, 31), "min_rnr_timer is 0..=31"),
-        (
-            within(m.max_rd_atomic, limits.max_rd_atomic),
-            "max_rd_atomic is larger than the device's",
-        ),
-        (
-            within(m.max_dest_rd_atomic, limits.max_dest_rd_atomic),
-            "max_dest_rd_atomic is larger than the device's",
-        ),
         (
             m.alt_path.is_none(),
             "alt_path: there is no automatic path migration here, leave it out",

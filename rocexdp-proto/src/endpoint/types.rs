@@ -231,6 +231,16 @@ pub enum VerbsError {
         /// QPs.
         users: u32,
     },
+    /// A shared receive queue can't be so deep.
+    #[error("shared receive queue {}: {held} requests have not completed, and its depth must be at least that and 1: {depth} is less", srq.0)]
+    SrqDepth {
+        /// The queue.
+        srq: SrqNum,
+        /// The depth asked for.
+        depth: u32,
+        /// Requests that have not completed.
+        held: u32,
+    },
     /// The queue is not a shared one, or another endpoint's.
     #[error("the queue is not a shared receive queue of this endpoint")]
     NotSrq,
@@ -254,6 +264,16 @@ pub enum VerbsError {
         /// Which objects.
         what: &'static str,
         /// How many there are.
+        limit: u64,
+    },
+    /// More of something than the device allows.
+    #[error("{what}: {asked} asked for, and the device has at most {limit}")]
+    Exceeds {
+        /// The limit's name in [`DeviceAttr`], or what it is of.
+        what: &'static str,
+        /// What was asked for.
+        asked: u64,
+        /// The most there may be.
         limit: u64,
     },
     /// A value is out of its range.

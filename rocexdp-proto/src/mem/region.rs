@@ -112,26 +112,6 @@ impl Region {
         }))
     }
 
-    /// A region of the default domain, cut off where its addresses would pass 2^64; `None` for key 0.
-    pub(crate) fn cut(
-        key: RKey,
-        mem: Arc<dyn Memory>,
-        va: u64,
-        access: Access,
-    ) -> Option<Arc<Self>> {
-        (key.0 != 0).then(|| {
-            Arc::new(Self {
-                key: key.0,
-                pd: Pd::default(),
-                va,
-                len: mem.len().min(u64::MAX - va),
-                access: access.completed(),
-                mem,
-                state: AtomicU32::new(0),
-            })
-        })
-    }
-
     /// The key by which peers name it.
     #[must_use]
     pub fn rkey(&self) -> RKey {

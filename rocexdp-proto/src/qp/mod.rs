@@ -169,6 +169,11 @@ impl Qp {
         self.state
     }
 
+    /// Where its send and its receive requests complete.
+    pub(crate) fn cqs(&self) -> [&Arc<CompletionQueue>; 2] {
+        [&self.send_cq, &self.recv_cq]
+    }
+
     fn set_state(&mut self, state: QpState) {
         self.state = state;
         self.sq.set_state(state);
@@ -387,9 +392,15 @@ impl Qp {
         }
     }
 
-    /// The payload of the packet that was just sent could not be read.
+    /// The payload of the packet that was just sent could not be read. Requests before it complete first, if they are answered.
     pub(crate) fn payload_failed(&mut self) {
-        if self.state.sends() {
+        if !self.state.sends() {
+            return;
+        }
+        if self.service.is_reliable() {
+            self.send.fail_here(Status::LocProtErr);
+            self.settle_sends(false);
+        } else {
             self.fail_request(self.send.latest, Status::LocProtErr);
         }
     }
@@ -435,8 +446,8 @@ impl Qp {
         self.flush();
     }
 
-    /// In SQE and ERR: completes every send that is posted.
-    pub(crate) fn flush_sends(&mut self) {
+    /// In SQE and ERR: completes every send that is posted. True if a completion was lost.
+    fn flush_sends(&mut self) -> bool {
         let mut cq = Completions {
             qpn: self.qpn,
             cq: &self.send_cq,
@@ -444,11 +455,13 @@ impl Qp {
             lost: false,
         };
         completer::flush(&mut self.send, &self.sq, &mut cq);
+        cq.lost
     }
 
     /// In ERR: completes everything that is posted.
     pub(crate) fn flush(&mut self) {
-        self.flush_sends();
+        // What was lost is seen at the queues.
+        let _ = self.flush_sends();
         // No region is looked at.
         let mut regions = RegionTable::default();
         let mut cx = Context {

@@ -63,6 +63,7 @@ pub(crate) fn may_send(s: &SendState, sq: &SendQueue) -> bool {
     s.rnr_until.is_none()
         && match s.wqes.get(s.cursor) {
             _ if s.may_repeat() => true,
+            _ if s.is_stopped() => false,
             Some(wqe) => may_go(s, wqe),
             None => s.on_wire() < s.window && s.has_span(1) && sq.has_posted(),
         }

@@ -139,6 +139,8 @@ pub(crate) struct SendState {
     pub(crate) selective: Option<Box<Sender>>,
     /// Number of the packet sent last.
     pub(crate) latest: u64,
+    /// No packet from this number on leaves: its request has failed here, and waits for those before it.
+    stop: u64,
 }
 
 impl SendState {
@@ -176,6 +178,7 @@ impl SendState {
             read_chunk,
             selective: None,
             latest: 0,
+            stop: u64::MAX,
         }
     }
 
@@ -209,6 +212,7 @@ impl SendState {
         self.start = self.psn(self.high);
         self.selective = None;
         self.latest = 0;
+        self.stop = u64::MAX;
         self.wqes.clear();
         (
             self.una,
@@ -296,7 +300,23 @@ impl SendState {
     /// Whether there is a packet that was found lost, and the window lets it out.
     pub(crate) fn may_repeat(&self) -> bool {
         let lost = self.selective.as_ref().and_then(|sr| sr.next_lost());
-        lost.is_some() && self.on_wire() < self.window
+        lost.is_some_and(|number| number < self.stop) && self.on_wire() < self.window
+    }
+
+    /// Whether the next packet belongs to a request that has failed here, or is behind it.
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.next >= self.stop
+    }
+
+    /// The request of the packet that was sent last has failed here: it and what is behind it go no further, while those before
+    /// it are still answered, and sent again if need be.
+    pub(crate) fn fail_here(&mut self, status: Status) {
+        let at = self.latest;
+        let i = self.wqes.partition_point(|w| w.end() <= at);
+        if let Some(wqe) = self.wqes.get_mut(i) {
+            wqe.failed = Some(status);
+            self.stop = self.stop.min(wqe.first);
+        }
     }
 
     /// When the ACK timer, or a probe, is due.

@@ -60,6 +60,13 @@ impl Qp {
         self.settle_sends(lost);
     }
 
+    /// In SQE: completes every send that is posted. Where their queue is full, that fails the QP as a whole.
+    pub(crate) fn flush_stopped(&mut self) {
+        if self.flush_sends() {
+            self.fail(ErrorCause::CqOverflow);
+        }
+    }
+
     /// A request has failed here, and all behind it are flushed: RC fails as a whole, UC and UD as senders.
     pub(super) fn sends_failed(&mut self, status: Status, lost: bool) {
         if self.service.is_reliable() {
@@ -69,7 +76,7 @@ impl Qp {
         } else {
             self.set_state(QpState::Sqe);
             // In SQD the queue has kept what was posted.
-            self.flush_sends();
+            self.flush_stopped();
         }
     }
 }

@@ -9,7 +9,7 @@
 //! Must not: know packets or block: resizing holds others up for as long as a copy takes.
 
 use core::fmt;
-use core::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, Weak};
 
 use crossbeam_queue::ArrayQueue;
@@ -151,20 +151,38 @@ const SOLICITED: u8 = 1;
 /// Any completion.
 const NEXT: u8 = 2;
 
-/// A queue can't have so few places.
+/// Most places of a completion queue.
+pub const MAX_CQE: u32 = 1 << 22;
+
+/// A queue can't have so many places.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("the queue holds {held} completions, more than {asked}: poll it first")]
-pub struct ResizeError {
-    /// Completions in it.
-    pub held: usize,
-    /// Places asked for.
-    pub asked: u32,
+pub enum ResizeError {
+    /// They are too few.
+    #[error("the queue holds {held} completions, more than {asked}: poll it first")]
+    Held {
+        /// Completions in it.
+        held: usize,
+        /// Places asked for.
+        asked: u32,
+    },
+    /// They are too many.
+    #[error("max_cqe: {asked} places asked for, and a completion queue has at most {most}")]
+    TooDeep {
+        /// Places asked for.
+        asked: u32,
+        /// The most there may be.
+        most: u32,
+    },
 }
 
 /// A completion queue.
 pub struct CompletionQueue {
     /// Replaced when the queue is resized.
     ring: RwLock<ArrayQueue<Cqe>>,
+    /// Places that it was made for.
+    asked: u32,
+    /// Places that it may get: what the endpoints whose QPs use it allow.
+    most: AtomicU32,
     num: CqNum,
     overflowed: AtomicBool,
     /// The overflow was reported.
@@ -184,11 +202,15 @@ impl fmt::Debug for CompletionQueue {
 }
 
 impl CompletionQueue {
-    /// A queue for `depth` completions (at least 1).
+    /// A queue for `depth` completions (at least 1). One that is deeper than the device allows has no places at all and serves no
+    /// QP: `Endpoint::create_qp` refuses it, naming the limit.
     #[must_use]
     pub fn new(depth: u32) -> Self {
+        let places = if depth <= MAX_CQE { depth.max(1) } else { 1 };
         Self {
-            ring: RwLock::new(ArrayQueue::new(depth.max(1) as usize)),
+            ring: RwLock::new(ArrayQueue::new(places as usize)),
+            asked: depth,
+            most: AtomicU32::new(MAX_CQE),
             num: CqNum::default(),
             overflowed: AtomicBool::new(false),
             reported: AtomicBool::new(false),
@@ -271,14 +293,18 @@ impl CompletionQueue {
     /// Gives the queue `depth` places (at least 1); what is in it stays, in order (`ibv_resize_cq(3)`).
     ///
     /// # Errors
-    /// More completions are in it; nothing has changed.
+    /// More completions are in it, or the device allows fewer; nothing has changed.
     pub fn resize(&self, depth: u32) -> Result<(), ResizeError> {
         let asked = depth.max(1);
+        let most = self.most.load(Ordering::Acquire);
+        if asked > most {
+            return Err(ResizeError::TooDeep { asked, most });
+        }
         let new = ArrayQueue::new(asked as usize);
         let mut ring = self.ring.write().unwrap_or_else(PoisonError::into_inner);
         let held = ring.len();
         if held > asked as usize {
-            return Err(ResizeError { held, asked });
+            return Err(ResizeError::Held { held, asked });
         }
         while let Some(cqe) = ring.pop() {
             // It has room, as was just seen.
@@ -286,6 +312,16 @@ impl CompletionQueue {
         }
         *ring = new;
         Ok(())
+    }
+
+    /// Places that it was made for.
+    pub(crate) fn asked(&self) -> u32 {
+        self.asked
+    }
+
+    /// An endpoint uses it, whose device allows so many places.
+    pub(crate) fn bound(&self, most: u32) {
+        self.most.fetch_min(most, Ordering::AcqRel);
     }
 
     /// Whether a completion was ever lost because the queue was full.
@@ -346,7 +382,6 @@ impl CompletionQueue {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use core::sync::atomic::AtomicU32;
 
     fn cqe(n: u64) -> Cqe {
         Cqe {

@@ -15,7 +15,7 @@ mod wr;
 
 pub use ah::AddressHandle;
 pub use channel::CompletionChannel;
-pub use cq::{CompletionQueue, Cqe, CqeOpcode, ResizeError, Status};
+pub use cq::{CompletionQueue, Cqe, CqeOpcode, MAX_CQE, ResizeError, Status};
 pub(crate) use queue::QueueCaps;
 pub use queue::{ListError, PostError, RecvQueue, SendQueue};
 pub use srq::{LimitError, SrqAttr};

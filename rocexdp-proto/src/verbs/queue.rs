@@ -3,16 +3,20 @@
 //! The depth counts every request that has not completed, those on the wire included, as `ibv_post_send(3)` does: so a full
 //! queue shows at the posting side, and the endpoint's own lists never grow.
 //!
-//! Must not: know packets or wait.
+//! One lock is held for as long as a request is moved, so that none is posted behind a change of state that refuses it. Whether
+//! something waits is seen without it. Room for all requests is there from the beginning.
+//!
+//! Must not: know packets, or hold the lock while anyone else's code runs (memory is dropped outside of it).
 
 use core::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+use std::collections::VecDeque;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crossbeam_queue::ArrayQueue;
 use rocexdp_common::opcode::Transport;
 
 use super::srq::Shared;
 use super::state::QpState;
-use super::wr::{MAX_MESSAGE, RecvWr, SendWr};
+use super::wr::{MAX_MESSAGE, RecvWr, SendOp, SendWr};
 use crate::mem::SgList;
 
 /// Why a request was not taken. Nothing has changed.
@@ -39,8 +43,10 @@ pub enum PostError {
     /// The range lies outside its memory.
     #[error("the range lies outside its memory")]
     InvalidSegment,
-    /// More ranges than the queue takes.
-    #[error("the list has more ranges than the {0} that the queue was made for")]
+    /// More ranges than the queue takes, or, of a READ, than the device.
+    #[error(
+        "the list has more ranges than the {0} that the queue was made for, or, of a READ, that the device takes"
+    )]
     TooManySegments(u32),
     /// More inline data than the queue takes.
     #[error("more inline data than the {0} bytes that the queue was made for")]
@@ -64,6 +70,8 @@ pub(crate) struct QueueCaps {
     pub(crate) transport: Transport,
     /// Ranges of a list.
     pub(crate) max_sge: u32,
+    /// Ranges of a READ's list.
+    pub(crate) max_sge_rd: u32,
     /// Bytes of inline data.
     pub(crate) max_inline: u32,
     /// Bytes of a message.
@@ -77,6 +85,7 @@ impl Default for QueueCaps {
         Self {
             transport: Transport::Rc,
             max_sge: u32::MAX,
+            max_sge_rd: u32::MAX,
             max_inline: u32::MAX,
             max_message: MAX_MESSAGE,
             signal_all: false,
@@ -85,12 +94,13 @@ impl Default for QueueCaps {
 }
 
 impl QueueCaps {
-    fn check(&self, list: &SgList) -> Result<(), PostError> {
+    fn check(&self, list: &SgList, reads: bool) -> Result<(), PostError> {
         if list.len() > self.max_message {
             return Err(PostError::TooLong);
         }
-        if list.segments().len() > self.max_sge as usize && !list.is_empty() {
-            return Err(PostError::TooManySegments(self.max_sge));
+        let most = if reads { self.max_sge_rd } else { self.max_sge };
+        if list.segments().len() > most as usize && !list.is_empty() {
+            return Err(PostError::TooManySegments(most));
         }
         if list
             .inline_len()
@@ -104,9 +114,13 @@ impl QueueCaps {
 
 /// What both queues share.
 struct Ring<T> {
-    ring: ArrayQueue<T>,
+    /// Posted and not taken, oldest first.
+    posted: Mutex<VecDeque<T>>,
+    /// How many those are.
+    waiting: AtomicU32,
     outstanding: AtomicU32,
-    depth: u32,
+    depth: AtomicU32,
+    /// Changed only under the lock.
     state: AtomicU8,
     caps: QueueCaps,
     /// Bytes of a UD message: its QP's path MTU.
@@ -118,9 +132,10 @@ struct Ring<T> {
 impl<T> Ring<T> {
     fn new(depth: u32) -> Self {
         Self {
-            ring: ArrayQueue::new(depth.max(1) as usize),
+            posted: Mutex::new(VecDeque::with_capacity(depth as usize)),
+            waiting: AtomicU32::new(0),
             outstanding: AtomicU32::new(0),
-            depth,
+            depth: AtomicU32::new(depth),
             state: AtomicU8::new(QpState::Reset as u8),
             caps: QueueCaps::default(),
             max_datagram: AtomicU32::new(MAX_MESSAGE),
@@ -132,21 +147,55 @@ impl<T> Ring<T> {
         QpState::from_u8(self.state.load(Ordering::Acquire))
     }
 
-    fn post(&self, wr: T) -> Result<(), PostError> {
-        // The place is taken first, so the push below finds room: the ring never holds more than is outstanding.
-        self.outstanding
-            .fetch_update(Ordering::AcqRel, Ordering::Relaxed, |n| {
-                (n < self.depth).then_some(n + 1)
-            })
-            .map_err(|_| PostError::Full)?;
-        self.ring.push(wr).map_err(|_| {
-            self.outstanding.fetch_sub(1, Ordering::AcqRel);
-            PostError::Full
-        })
+    fn depth(&self) -> u32 {
+        self.depth.load(Ordering::Acquire)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, VecDeque<T>> {
+        self.posted.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn set_state(&self, state: QpState) {
+        let _held = self.lock();
+        self.state.store(state as u8, Ordering::Release);
+    }
+
+    fn post(&self, wr: T, accepts: impl Fn(QpState) -> bool) -> Result<(), PostError> {
+        let mut posted = self.lock();
+        let state = self.state();
+        if !accepts(state) {
+            return Err(PostError::QpState(state));
+        }
+        // Only completions change it meanwhile, and make it less.
+        if self.outstanding.load(Ordering::Acquire) >= self.depth() {
+            return Err(PostError::Full);
+        }
+        self.outstanding.fetch_add(1, Ordering::AcqRel);
+        posted.push_back(wr);
+        self.waiting.store(posted.len() as u32, Ordering::Release);
+        Ok(())
+    }
+
+    fn is_waiting(&self) -> bool {
+        self.waiting.load(Ordering::Acquire) > 0
     }
 
     fn completed(&self, n: u32) {
         self.outstanding.fetch_sub(n, Ordering::AcqRel);
+    }
+
+    /// Another depth. Gives what does not fit: how many are outstanding.
+    fn resize(&self, depth: u32) -> Result<(), u32> {
+        let mut posted = self.lock();
+        let outstanding = self.outstanding.load(Ordering::Acquire);
+        if outstanding > depth {
+            return Err(outstanding);
+        }
+        let held = posted.len();
+        posted.reserve((depth as usize).saturating_sub(held));
+        posted.shrink_to(depth as usize);
+        self.depth.store(depth, Ordering::Release);
+        Ok(())
     }
 }
 
@@ -157,12 +206,16 @@ impl<T: Posted> Ring<T> {
     }
 
     fn take(&self) -> Option<T> {
-        if !self.gives() {
+        if !self.is_waiting() || !self.gives() {
             return None;
         }
-        let wr = self.ring.pop()?;
+        let mut posted = self.lock();
+        let wr = posted.pop_front()?;
+        let left = posted.len();
+        self.waiting.store(left as u32, Ordering::Release);
+        drop(posted);
         if let Some(shared) = &self.shared {
-            shared.taken(self.ring.len());
+            shared.taken(left);
         }
         Some(wr)
     }
@@ -172,12 +225,17 @@ impl<T: Posted> Ring<T> {
 trait Posted {
     /// Whether SQD holds back those that nobody has taken.
     const DRAINS: bool;
+    /// Whether it is a READ.
+    fn reads(&self) -> bool;
     /// Whether success makes a completion in any case.
     fn signal(&mut self);
 }
 
 impl Posted for SendWr {
     const DRAINS: bool = true;
+    fn reads(&self) -> bool {
+        matches!(self.op, SendOp::Read { .. })
+    }
     fn signal(&mut self) {
         self.signaled = true;
     }
@@ -185,6 +243,9 @@ impl Posted for SendWr {
 
 impl Posted for RecvWr {
     const DRAINS: bool = false;
+    fn reads(&self) -> bool {
+        false
+    }
     fn signal(&mut self) {}
 }
 
@@ -213,7 +274,7 @@ macro_rules! queue {
                 if !state.$accepts() {
                     return Err(PostError::QpState(state));
                 }
-                self.0.caps.check(&wr.local)?;
+                self.0.caps.check(&wr.local, wr.reads())?;
                 let most = self.0.max_datagram.load(Ordering::Acquire);
                 wr.check(self.0.caps.transport, most)?;
                 if !wr.local.is_valid() {
@@ -222,7 +283,7 @@ macro_rules! queue {
                 if self.0.caps.signal_all {
                     wr.signal();
                 }
-                self.0.post(wr)
+                self.0.post(wr, QpState::$accepts)
             }
 
             /// Posts requests in order, up to the first that is not taken.
@@ -267,13 +328,13 @@ macro_rules! queue {
 
             /// Requests that may be outstanding at once.
             pub fn capacity(&self) -> u32 {
-                self.0.depth
+                self.0.depth()
             }
 
             /// The QP has changed its state. A shared queue has no state of any QP.
             pub(crate) fn set_state(&self, state: QpState) {
                 if self.0.shared.is_none() {
-                    self.0.state.store(state as u8, Ordering::Release);
+                    self.0.set_state(state);
                 }
             }
 
@@ -285,7 +346,7 @@ macro_rules! queue {
             /// Whether a request waits to be taken.
             #[allow(dead_code)] // The responder looks by taking.
             pub(crate) fn has_posted(&self) -> bool {
-                self.0.gives() && !self.0.ring.is_empty()
+                self.0.is_waiting() && self.0.gives()
             }
 
             /// `n` taken requests have completed (or were thrown away): their places are free.
@@ -332,7 +393,12 @@ impl RecvQueue {
 
     /// Requests posted that no QP has taken.
     pub fn available(&self) -> usize {
-        self.0.ring.len()
+        self.0.waiting.load(Ordering::Acquire) as usize
+    }
+
+    /// Another depth. Gives how many are outstanding, if those are more.
+    pub(crate) fn resize(&self, depth: u32) -> Result<(), u32> {
+        self.0.resize(depth)
     }
 }
 

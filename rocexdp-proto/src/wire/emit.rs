@@ -46,19 +46,15 @@ impl HeaderTemplate {
     /// For the QP's requests and acknowledgements.
     #[must_use]
     pub fn data(path: &Path, local: Qpn, remote: Qpn, dscp: u8) -> Self {
-        Self::new(
-            path,
-            udp_source_port(path.flow_label, local, remote),
-            dscp,
-            0,
-        )
+        let port = udp_source_port(path.flow_label, local, remote);
+        Self::new(path, port, dscp, path.sl)
     }
 
     /// As [`HeaderTemplate::data`], for path `n` of the QP: it differs in the UDP source port, by which networks choose the way.
     #[must_use]
     pub fn data_on(path: &Path, local: Qpn, remote: Qpn, dscp: u8, n: u8) -> Self {
         let port = udp_source_port(path.flow_label, local, remote);
-        Self::new(path, path_source_port(port, n), dscp, 0)
+        Self::new(path, path_source_port(port, n), dscp, path.sl)
     }
 
     /// For the QP's CNPs.
@@ -139,7 +135,7 @@ impl HeaderTemplate {
     /// For datagrams to any QP there, with any DSCP: both come with [`HeaderTemplate::start_datagram`].
     #[must_use]
     pub fn datagram(path: &Path) -> Self {
-        Self::new(path, 0, 0, 0)
+        Self::new(path, 0, 0, path.sl)
     }
 
     /// As [`HeaderTemplate::start`], with this UDP source port and DSCP.

@@ -13,6 +13,9 @@ pub struct Path {
     pub dst_mac: [u8; 6],
     /// 802.1Q VLAN id (12 bits) to tag with. Received frames may carry any tags.
     pub vlan: Option<u16>,
+    /// Service level, 0..=15. On Ethernet it is the VLAN priority of requests and answers, of which it gives the low three bits
+    /// (drivers/infiniband/hw/mlx5/qp.c `mlx5_set_path`, `eth_prio`); without a VLAN tag nothing carries it.
+    pub sl: u8,
     /// Our address.
     pub src: Gid,
     /// The peer's, of the same family.
@@ -43,6 +46,7 @@ impl Path {
             && (is_unicast(&self.dst) || is_multicast(&self.dst))
             && ipv4_of(&self.src).is_some() == ipv4_of(&self.dst).is_some()
             && self.vlan.is_none_or(|v| v < 4096)
+            && self.sl < 16
             && self.flow_label < 1 << 20
             && self.dscp.is_none_or(|d| d < 64)
     }

@@ -66,7 +66,8 @@ pub fn target(pair: &mut Pair, len: usize) -> (Arc<Bytes>, MemoryRegion) {
     let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
     let region = pair.ends[1]
         .endpoint
-        .register_memory(bytes.clone(), 0x10_0000, access);
+        .register_memory(bytes.clone(), 0x10_0000, access)
+        .expect("a region");
     (bytes, region)
 }
 

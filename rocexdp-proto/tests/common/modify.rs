@@ -137,6 +137,7 @@ pub fn path() -> Path {
         src_mac: [2; 6],
         dst_mac: [4; 6],
         vlan: None,
+        sl: 0,
         src: gid_from_ipv4([10, 0, 0, 1]),
         dst: gid_from_ipv4([10, 0, 0, 2]),
         hop_limit: 64,

@@ -116,7 +116,8 @@ impl Program {
         let memory = self.memory[end].clone();
         let region = self.pair.ends[end]
             .endpoint
-            .register_memory(memory, VA, access);
+            .register_memory(memory, VA, access)
+            .expect("a region");
         self.sides[end].keys.push(region.rkey);
     }
 

@@ -34,7 +34,8 @@ impl Responder {
             | Access::FLUSH_PERSISTENT;
         let region = pair.ends[1]
             .endpoint
-            .register_memory(bytes.clone(), VA, access);
+            .register_memory(bytes.clone(), VA, access)
+            .expect("a region");
         pair.capture();
         Self {
             config,

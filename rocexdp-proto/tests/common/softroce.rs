@@ -91,6 +91,7 @@ pub fn path(end: usize, ipv6: bool) -> Path {
         src_mac: [0x52, 0x54, 0, 0x77, 0, own],
         dst_mac: [0x52, 0x54, 0, 0x77, 0, peer],
         vlan: None,
+        sl: 0,
         src: gid(own),
         dst: gid(peer),
         hop_limit: 64,

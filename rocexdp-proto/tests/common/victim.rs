@@ -123,13 +123,15 @@ impl Victim {
             let memory = Bytes::filled(MIDDLE.len(), 0x30);
             let region = pair.ends[1]
                 .endpoint
-                .register_memory(memory.clone(), 0x10_0000, access);
+                .register_memory(memory.clone(), 0x10_0000, access)
+                .expect("a region");
             Granted { memory, region }
         });
         let peers = Bytes::filled(MIDDLE.len(), 0x44);
         let target = pair.ends[0]
             .endpoint
-            .register_memory(peers.clone(), 0x9_0000, everything());
+            .register_memory(peers.clone(), 0x9_0000, everything())
+            .expect("a region");
         let room = Segment::new(peers, 0, MIDDLE.len() as u32);
         for n in 0..c.below(4) {
             pair.post_recv(0, RecvWr::new(WrId(n), room.clone()))

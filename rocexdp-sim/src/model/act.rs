@@ -199,7 +199,9 @@ impl World {
         let va = 0x10_0000 * (slot as u64 + 1);
         let allowed = access(a.a);
         let memory = self.memory(end, Role::Target(mem));
-        let region = self.endpoints[end].register_memory(memory, va, allowed);
+        let region = self.endpoints[end]
+            .register_memory(memory, va, allowed)
+            .expect("a region");
         let mut state = self.state();
         let index = state.ends[end].regions.len();
         state.ends[end].regions.push(RegionInfo {

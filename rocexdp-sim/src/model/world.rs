@@ -548,6 +548,7 @@ fn path(end: usize, ipv6: bool) -> Path {
         src_mac: [2, 0, 0, 0, 0, own],
         dst_mac: [2, 0, 0, 0, 0, peer],
         vlan: None,
+        sl: 0,
         src: gid(own),
         dst: gid(peer),
         hop_limit: 64,
