@@ -173,7 +173,8 @@ fn packets_that_were_never_on_the_wire_are_counted_apart() {
 fn hostile_mads_do_no_harm() {
     let (mut a, mut b) = (Gsi::new(), Gsi::new());
     let guard = Bytes::filled(64, 0x55);
-    b.ep.register_memory(guard.clone(), 0x1000, Access::REMOTE_WRITE);
+    b.ep.register_memory(guard.clone(), 0x1000, Access::REMOTE_WRITE)
+        .unwrap();
     let path = softroce::path(0, false);
     let mut rng = Rng::new(11);
     let mut taken = 0;

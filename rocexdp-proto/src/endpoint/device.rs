@@ -8,8 +8,7 @@ use crate::verbs::{MAX_CQE, MAX_MESSAGE};
 
 /// Limits of the device (`struct ibv_device_attr`).
 ///
-/// The defaults are real: an endpoint that reaches them works. Counts of objects cost nothing until used. There is no `max_ah`:
-/// an address handle is a value of its owner's and takes nothing of the device (mlx5's main.c advertises `INT_MAX` for it).
+/// The defaults are real: an endpoint that reaches them works. Counts of objects cost nothing until used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DeviceAttr {
     /// QPs.
@@ -46,6 +45,8 @@ pub struct DeviceAttr {
     pub max_dest_rd_atomic: u8,
     /// Largest path MTU of a QP: the port's (`ibv_query_port(3)`, `active_mtu`).
     pub max_path_mtu: PathMtu,
+    /// Address handles. They are values, made outside the endpoint and unknown to it: whoever gives them out counts them.
+    pub max_ah: u32,
     /// Bytes of a message.
     pub max_msg_sz: u32,
     /// Multicast groups.
@@ -74,6 +75,7 @@ impl Default for DeviceAttr {
             max_rd_atomic: MAX_RD_ATOMIC,
             max_dest_rd_atomic: MAX_RD_ATOMIC,
             max_path_mtu: PathMtu::Mtu4096,
+            max_ah: 1 << 20,
             max_msg_sz: MAX_MESSAGE,
             // drivers/infiniband/sw/rxe/rxe_param.h: `RXE_MAX_MCAST_GRP`, `RXE_MAX_MCAST_QP_ATTACH`.
             max_mcast_grp: 8192,
