@@ -218,6 +218,16 @@ impl Endpoint {
         Ok(())
     }
 
+    /// As [`Endpoint::dealloc_window`], for a window that several endpoints know: each frees and forgets it, whatever its key is by now.
+    /// False if this one does not know it.
+    pub fn forget_window(&mut self, window: &Arc<Window>) -> bool {
+        let known = self.regions.forget_window(window);
+        if known {
+            self.pds.unused(window.pd());
+        }
+        known
+    }
+
     /// As [`Endpoint::register_region`] in the default protection domain, with [`Access::LOCAL_WRITE`] where `access` needs it.
     /// Gives what a peer needs.
     ///

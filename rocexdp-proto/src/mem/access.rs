@@ -69,6 +69,12 @@ impl Access {
         self.0 & Self::CHANGES != 0
     }
 
+    /// All that peers may be allowed.
+    #[must_use]
+    pub const fn peers() -> Self {
+        Self(Self::OF_WINDOWS & !Self::ZERO_BASED.0)
+    }
+
     /// With [`Access::LOCAL_WRITE`] if the rest needs it.
     pub(crate) const fn completed(self) -> Self {
         if self.changes_memory() {

@@ -192,9 +192,15 @@ impl Region {
             .compare_exchange(0, DEAD, Ordering::AcqRel, Ordering::Acquire)
         {
             Ok(_) => Ok(()),
-            Err(DEAD) => Err(RegionError::Withdrawn),
+            Err(state) if state & DEAD != 0 => Err(RegionError::Withdrawn),
             Err(windows) => Err(RegionError::WindowsBound(windows)),
         }
+    }
+
+    /// As [`Region::withdraw`], whatever windows are bound to it: nobody reaches it through them either from now on. They stay bound until
+    /// they are invalidated, bound elsewhere, or freed.
+    pub fn revoke(&self) {
+        self.state.fetch_or(DEAD, Ordering::AcqRel);
     }
 
     /// A window is being bound to it; false if it was withdrawn.

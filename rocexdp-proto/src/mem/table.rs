@@ -214,17 +214,28 @@ impl RegionTable {
     /// Frees a window, everywhere, bound or not, and forgets it here (rxe: `rxe_mw_cleanup`).
     pub(crate) fn free_window(&mut self, key: RKey) -> Option<Arc<Window>> {
         let window = self.windows.get(&(key.0 >> 8))?;
+        let known = window.rkey() == key;
+        let window = known.then(|| Arc::clone(window))?;
+        self.forget_window(&window).then_some(window)
+    }
+
+    /// As [`RegionTable::free_window`], whatever its key is by now. False if this table does not know it; it is freed all the same.
+    pub(crate) fn forget_window(&mut self, window: &Arc<Window>) -> bool {
+        let index = window.index();
         {
             let mut state = window.state();
-            if state.key != key {
-                return None;
-            }
             state.dead = true;
+            // Where another endpoint was faster, the entry goes with its QP.
             if let Some(qpn) = state.binding.take().and_then(|b| b.qpn) {
-                self.bound.remove(&(qpn.get(), key.0 >> 8));
+                self.bound.remove(&(qpn.get(), index));
             }
         }
-        self.windows.remove(&(key.0 >> 8))
+        let known = self.windows.get(&index);
+        let known = known.is_some_and(|known| Arc::ptr_eq(known, window));
+        if known {
+            self.windows.remove(&index);
+        }
+        known
     }
 
     /// Restricts a region to one QP, or lifts that; false if there is none.
@@ -392,6 +403,40 @@ mod tests {
         let region = Region::new(key, PD, Arc::new(Bare(len)), va, access).unwrap();
         assert!(t.add_region(&region) && !t.add_region(&region));
         (t, region, rng)
+    }
+
+    #[test]
+    fn a_revoked_region_is_not_reached_through_a_window_either() {
+        let rights = Access::LOCAL_WRITE | Access::MW_BIND;
+        let (mut t, region, mut rng) = table(4096, 0x1000, rights);
+        let key = t.draw_window(&mut rng);
+        let window = Window::new(key, PD, WindowKind::Type1).unwrap();
+        assert!(t.add_window(&window));
+        let bind = WindowBind {
+            window: key,
+            rkey: window.next_rkey(),
+            region: region.rkey(),
+            va: 0x1000,
+            len: 8,
+            access: Access::REMOTE_READ,
+        };
+        t.bind_window(PD, QPN, bind).unwrap();
+        let reached = |t: &RegionTable| {
+            let reach = t.reach(window.rkey(), PD, QPN);
+            reach.is_some_and(|r| r.locate(0x1000, 8, Access::REMOTE_READ).is_some())
+        };
+        assert!(reached(&t));
+        assert_eq!(region.withdraw(), Err(RegionError::WindowsBound(1)));
+        region.revoke();
+        assert!(!reached(&t) && !region.is_live());
+        assert_eq!(region.withdraw(), Err(RegionError::Withdrawn));
+        assert!(t.deregister(region.rkey()).unwrap().is_some());
+        // Another endpoint's table, which knows it too, forgets it by itself.
+        let mut other = RegionTable::default();
+        assert!(other.add_window(&window));
+        assert!(t.forget_window(&window) && !window.is_bound());
+        assert!(other.forget_window(&window) && !other.forget_window(&window));
+        assert_eq!((t.windows(), other.windows()), (0, 0));
     }
 
     #[test]

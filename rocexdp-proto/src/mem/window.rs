@@ -81,11 +81,12 @@ impl Binding {
         }
     }
 
-    /// The region, and where in it `len` bytes from `va` on lie, if they are all in the window and it allows `access`.
+    /// The region, and where in it `len` bytes from `va` on lie, if they are all in the window, it allows `access`, and the region was not
+    /// revoked.
     pub(super) fn locate(&self, va: u64, len: u64, access: Access) -> Option<(&Arc<Region>, u64)> {
         let offset = va.checked_sub(self.range().0)?;
         let inside = offset.checked_add(len)? <= self.len;
-        if !inside || !self.access.contains(access) {
+        if !inside || !self.access.contains(access) || !self.region.is_live() {
             return None;
         }
         let offset = self.region.offset(self.va.checked_add(offset)?, len)?;

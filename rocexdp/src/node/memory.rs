@@ -12,7 +12,7 @@ use rand::RngExt as _;
 use rocexdp_proto::{
     VerbsError,
     ids::{Pd, Qpn, RKey, SrqNum},
-    mem::{Access, Memory, MemoryRegion, Region},
+    mem::{Access, Memory, MemoryRegion, Region, Window, WindowKind},
     verbs::{RecvQueue, SrqAttr},
 };
 
@@ -98,8 +98,9 @@ impl Node {
         }
     }
 
-    /// Withdraws a region at the workers that know it, and not another one with its key.
+    /// Withdraws a region at the workers that know it, and not another one with its key; windows bound to it reach nothing any more.
     pub fn forget(&self, region: &Arc<Region>) {
+        region.revoke();
         let region = Arc::clone(region);
         self.on_all_workers(move |core| {
             let known = core.endpoint.region(region.rkey());
@@ -151,6 +152,35 @@ impl Node {
     /// Withdraws a region: when this returns, no later access of peers is served.
     pub fn deregister(&self, rkey: RKey) {
         self.on_all_workers(move |core| core.endpoint.deregister_memory(rkey));
+    }
+
+    /// A memory window in a protection domain, not bound, which QPs of all workers may bind and peers of all may reach.
+    ///
+    /// # Errors
+    /// As many as the device has are there, or the engine has ended.
+    pub fn alloc_window(&self, pd: Pd, kind: WindowKind) -> Result<Arc<Window>> {
+        let with_iface = || format!("a memory window on {}", self.shared.iface);
+        loop {
+            // Keys below 256 name no window.
+            let Some(window) = Window::new(RKey(rand::rng().random()), pd, kind) else {
+                continue;
+            };
+            let theirs = Arc::clone(&window);
+            match self.on_workers(move |core| core.endpoint.add_window(&theirs))? {
+                Ok(()) => return Ok(window),
+                Err(VerbsError::KeyTaken(_)) => self.free_window(&window),
+                Err(e) => {
+                    self.free_window(&window);
+                    return Err(e).with_context(with_iface);
+                }
+            }
+        }
+    }
+
+    /// Frees a window, bound or not: peers reach nothing through it any more.
+    pub fn free_window(&self, window: &Arc<Window>) {
+        let window = Arc::clone(window);
+        self.on_all_workers(move |core| core.endpoint.forget_window(&window));
     }
 
     /// A shared receive queue in a protection domain, for QPs of any worker.

@@ -10,8 +10,8 @@ use anyhow::{Context as _, Result, anyhow, bail};
 use rand::RngExt as _;
 use rocexdp_common::maps::{QpConfig, QpCounters, QpEngine, local_addr};
 use rocexdp_proto::{
-    CreateQp, ModifyQp, QpHandle, QpState, QpTransition, RtrAttr, RtsAttr, SelectiveRepeat,
-    Transport, UdAttr, VerbsError,
+    CreateQp, ModifyQp, QpAttr, QpHandle, QpInitAttr, QpState, QpTransition, RtrAttr, RtsAttr,
+    SelectiveRepeat, Transport, UdAttr, VerbsError,
     ids::{Gid, Pd, Psn, Qpn},
     mem::Access,
     time::Timestamp,
@@ -449,6 +449,50 @@ impl RawQp {
                 core.endpoint.qp_info(qpn).map(|i| i.state)
             })
             .await
+    }
+
+    /// Its attributes, and how it was made.
+    ///
+    /// # Errors
+    /// When the engine has ended.
+    pub async fn query(&self) -> Result<(QpAttr, QpInitAttr)> {
+        let qpn = self.qpn();
+        let answer = self
+            .shared
+            .engine
+            .call(self.slot, move |core, _| core.endpoint.query_qp(qpn));
+        Ok(answer.await??)
+    }
+
+    /// Changes attributes of a connected QP, knowing those that it has. Not its addresses, path MTU or PSNs, which XDP knows too.
+    ///
+    /// # Errors
+    /// The change is not one of the modify table's, or a value is out of its range; or the engine has ended.
+    pub async fn modify(
+        &self,
+        change: impl FnOnce(&QpAttr) -> ModifyQp + Send + 'static,
+    ) -> Result<()> {
+        let qpn = self.qpn();
+        let modified = self.shared.engine.call(self.slot, move |core, now| {
+            let (attr, _) = core.endpoint.query_qp(qpn)?;
+            core.endpoint.modify_qp(now, qpn, change(&attr))
+        });
+        Ok(modified.await??)
+    }
+
+    /// Lets a QP in SQD send again, without waiting for it.
+    pub fn resume(&self) {
+        let qpn = self.qpn();
+        // An engine that has ended sends nothing.
+        let _ = self.shared.engine.call_qp(qpn, move |core, now| {
+            let state = core.endpoint.qp_info(qpn).map(|info| info.state);
+            if state == Some(QpState::Sqd) {
+                let _ = core
+                    .endpoint
+                    .modify_qp(now, qpn, ModifyQp::to(QpState::Rts));
+                core.endpoint.work_posted(now, qpn);
+            }
+        });
     }
 
     /// Takes it to ERR without waiting for it: its requests complete with

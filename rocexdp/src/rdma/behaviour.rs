@@ -37,7 +37,7 @@ pub struct Behaviour {
     pub hop_limit: u8,
     /// From which the UDP source port follows. [`FlowLabel::COMPUTED`] unless set.
     pub flow_label: FlowLabel,
-    /// What the peer may do through this queue pair, besides what regions allow.
+    /// What the peer may do through this queue pair, besides what regions allow: all, unless set.
     pub access: Access,
 }
 
@@ -55,7 +55,7 @@ impl Default for Behaviour {
             dscp: None,
             hop_limit: DEFAULT_HOP_LIMIT,
             flow_label: FlowLabel::COMPUTED,
-            access: Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC,
+            access: Access::peers(),
         }
     }
 }

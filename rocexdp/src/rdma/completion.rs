@@ -13,7 +13,7 @@ use rocexdp_proto::verbs::{self, Cqe, CqeOpcode, Status};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use tokio::sync::Notify;
 
-use super::Error;
+use super::{Error, WindowKey};
 use crate::node::{Node, OnDeath};
 
 /// A completion. What it brought is seen only by [`Self::result`]: nothing of a failed request means anything.
@@ -57,7 +57,7 @@ impl Completion {
                 opcode: cqe.opcode,
                 byte_len: cqe.byte_len,
                 imm: cqe.imm,
-                invalidated: cqe.invalidated.map(|key| key.0),
+                invalidated: cqe.invalidated.map(|key| WindowKey(key.0)),
             }),
             status => Err(WorkError {
                 id: self.id(),
@@ -81,8 +81,8 @@ pub struct Done {
     pub byte_len: u32,
     /// The peer's 32 bits, of a receive request.
     pub imm: Option<u32>,
-    /// The key that the peer's SEND has withdrawn, of a receive request.
-    pub invalidated: Option<u32>,
+    /// The window that the peer's SEND has given back, of a receive request: the key of the bind ([`Wr::<Bind>::key`](super::Wr::key)).
+    pub invalidated: Option<WindowKey>,
 }
 
 /// A request that failed.
@@ -288,6 +288,15 @@ impl CompletionQueue {
     #[must_use]
     pub fn capacity(&self) -> usize {
         self.0.ring.capacity()
+    }
+
+    /// Gives it `depth` places (at least 1); what is in it stays, in order (`ibv_resize_cq(3)`).
+    ///
+    /// # Errors
+    /// More completions are in it; nothing has changed.
+    pub fn resize(&self, depth: u32) -> Result<(), Error> {
+        let resized = self.0.ring.resize(depth);
+        resized.map_err(|error| Error::Device(error.into()))
     }
 
     /// Whether a completion was ever lost because the queue was full.

@@ -5,14 +5,15 @@
 use std::{net::IpAddr, sync::Arc};
 
 use rocexdp_proto::{
+    DeviceAttr,
     ids::{PathMtu, Pd},
     mem::Access,
 };
 use tokio::sync::broadcast;
 
 use super::{
-    CompletionQueue, Error, QueuePairBuilder, Rc, ReadOnly, ReadWrite, Region, Service,
-    SharedReceiveQueue,
+    CompletionQueue, Error, MemoryWindow, QueuePairBuilder, Rc, ReadOnly, ReadWrite, Region,
+    Service, SharedReceiveQueue, WindowType,
 };
 use crate::{
     mem::{Registrable, Writable},
@@ -70,6 +71,17 @@ impl Device {
         self.node.path_mtu()
     }
 
+    /// Its limits, which are enforced where objects are made (`ibv_query_device(3)`). Of QPs there are as many as
+    /// [`NodeConfig::slots`](super::NodeConfig::slots) at most.
+    ///
+    /// # Errors
+    /// Its engine has ended.
+    pub async fn limits(&self) -> Result<DeviceAttr, Error> {
+        let engine = self.node.engine();
+        let limits = engine.call(0, |core, _| *core.endpoint.device_attr());
+        limits.await.map_err(Error::Device)
+    }
+
     /// What happens while it runs: link changes, QPs that fail.
     #[must_use]
     pub fn events(&self) -> broadcast::Receiver<NodeEvent> {
@@ -120,7 +132,8 @@ impl ProtectionDomain {
     }
 
     /// Registers memory that may be written to, with rights for peers: any of [`Access::REMOTE_READ`], [`Access::REMOTE_WRITE`],
-    /// [`Access::REMOTE_ATOMIC`], [`Access::FLUSH_GLOBAL`], [`Access::FLUSH_PERSISTENT`], or [`Access::NONE`].
+    /// [`Access::REMOTE_ATOMIC`], [`Access::FLUSH_GLOBAL`], [`Access::FLUSH_PERSISTENT`], or [`Access::NONE`]; and [`Access::MW_BIND`] where
+    /// memory windows are to be bound to it.
     ///
     /// # Errors
     /// A limit of the device (regions, bytes of a region), or its engine has ended.
@@ -147,6 +160,14 @@ impl ProtectionDomain {
             ));
         }
         Region::new(self, memory, remote, remote)
+    }
+
+    /// A memory window, not bound to anything.
+    ///
+    /// # Errors
+    /// As many as the device allows are there, or its engine has ended.
+    pub fn window<T: WindowType>(&self) -> Result<MemoryWindow<T>, Error> {
+        MemoryWindow::new(self)
     }
 
     /// A shared receive queue for `depth` requests, at most 65536.

@@ -133,10 +133,12 @@
 //! [`crate::mem`]).
 
 mod behaviour;
+mod change;
 mod completion;
 mod connect;
 mod device;
 mod error;
+mod flush;
 pub mod handshake;
 mod qp;
 mod region;
@@ -144,12 +146,15 @@ mod remote;
 mod request;
 mod service;
 mod srq;
+mod window;
 
 pub use behaviour::{Behaviour, FlowLabel};
+pub use change::Drained;
 pub use completion::{Completion, CompletionChannel, CompletionQueue, Done, WorkError};
 pub use connect::{Connect, Incoming, Listener};
 pub use device::{Device, ProtectionDomain};
 pub use error::{Error, OutOfRange, PostError, PostFault, QueueName, Refusal, ViewError};
+pub use flush::{Flush, Placement};
 pub use qp::{Agreed, End, Init, QueuePair, QueuePairBuilder, Ready};
 pub use region::{LocalAccess, ReadOnly, ReadWrite, Region, Slice, Word};
 pub use remote::{RemoteRegion, RemoteSlice, RemoteWord};
@@ -158,13 +163,14 @@ pub use request::{
 };
 pub use service::{Carries, Rc, Service, Uc};
 pub use srq::SharedReceiveQueue;
+pub use window::{Bind, LocalInvalidate, MemoryWindow, Type1, Type2, WindowKey, WindowType};
 
 pub use crate::{
     control::{exchange::RefuseCode, token::Token},
     node::{NodeConfig, NodeEvent},
 };
 pub use rocexdp_proto::{
-    QpState, SelectiveRepeat,
+    DeviceAttr, QpAttr, QpInitAttr, QpState, SelectiveRepeat,
     ids::{PathMtu, Psn, Qpn},
     mem::Access,
     verbs::{CqeOpcode, PostError as QueueError, Status},

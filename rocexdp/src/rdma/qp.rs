@@ -99,8 +99,8 @@ impl<S: Service> QueuePairBuilder<S> {
     }
 
     /// What the peer may do through it, besides what regions allow: any of [`Access::REMOTE_READ`], [`Access::REMOTE_WRITE`],
-    /// [`Access::REMOTE_ATOMIC`], which it may unless set, and [`Access::FLUSH_GLOBAL`], [`Access::FLUSH_PERSISTENT`]. Without regions
-    /// that have rights for peers, it can reach nothing.
+    /// [`Access::REMOTE_ATOMIC`], [`Access::FLUSH_GLOBAL`], [`Access::FLUSH_PERSISTENT`]; all, unless set. Without regions that have rights
+    /// for peers, it can reach nothing.
     pub fn access(mut self, access: Access) -> Self {
         self.behaviour.access = access;
         self

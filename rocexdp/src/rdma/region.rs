@@ -18,7 +18,7 @@ use rocexdp_proto::{
     verbs::MAX_MESSAGE,
 };
 
-use super::{Error, OutOfRange, ProtectionDomain, RemoteRegion, ViewError};
+use super::{Error, OutOfRange, ProtectionDomain, QueuePair, RemoteRegion, Service, ViewError};
 use crate::mem::Registrable;
 
 mod sealed {
@@ -41,7 +41,7 @@ pub struct ReadWrite;
 impl LocalAccess for ReadOnly {}
 impl LocalAccess for ReadWrite {}
 
-/// Registered memory. Dropping it withdraws the peers' rights, at once; requests outstanding keep the memory until they complete.
+/// Registered memory. Dropping it withdraws the peers' rights, at once, also those through windows bound to it; requests outstanding keep the memory until they complete.
 pub struct Region<A: LocalAccess> {
     pd: ProtectionDomain,
     memory: Arc<dyn Registrable>,
@@ -68,6 +68,23 @@ impl<A: LocalAccess> Drop for Region<A> {
             self.pd.device().node().forget(remote);
         }
     }
+}
+
+/// First byte and number of bytes of a range of a region of `all` bytes; an end before the start is no bytes at all.
+pub(super) fn part(range: impl RangeBounds<u64>, all: u64) -> (u64, u64) {
+    let start = match range.start_bound() {
+        Bound::Included(at) => *at,
+        Bound::Excluded(at) => at.saturating_add(1),
+        Bound::Unbounded => 0,
+    };
+    let end = match range.end_bound() {
+        Bound::Included(at) => at.saturating_add(1),
+        Bound::Excluded(at) => *at,
+        Bound::Unbounded => all,
+    };
+    // Backwards: nowhere in the region.
+    let start = if start > end { u64::MAX } else { start };
+    (start, end.saturating_sub(start))
 }
 
 impl<A: LocalAccess> Region<A> {
@@ -113,11 +130,31 @@ impl<A: LocalAccess> Region<A> {
         self.len() == 0
     }
 
-    /// What a peer needs in order to reach it, to be sent to it; `None` if peers have no rights.
+    /// What a peer needs in order to reach it, to be sent to it; `None` if peers have no rights but through windows.
     #[must_use]
     pub fn remote(&self) -> Option<RemoteRegion> {
         let region = self.remote.as_ref()?;
-        Some(RemoteRegion::of(region))
+        let direct = region.access().bits() & Access::peers().bits() != 0;
+        direct.then(|| RemoteRegion::of(region))
+    }
+
+    /// Lets peers reach it over one queue pair only, from their next packet on; the last one that it was restricted to. Memory windows
+    /// bound to it are not affected.
+    ///
+    /// # Errors
+    /// Peers have no rights to it, or the engine has ended.
+    pub fn restrict_to<S: Service, State>(&self, qp: &QueuePair<S, State>) -> Result<(), Error> {
+        let remote = self.remote.as_ref().ok_or(Error::Access(
+            "peers have no rights to the region: there is nothing to restrict",
+        ))?;
+        let node = self.pd.device().node();
+        node.bind(remote.rkey(), qp.qpn()).map_err(Error::Device)
+    }
+
+    /// What windows are bound to, if they may be.
+    pub(super) fn bindable(&self) -> Option<&Arc<Object>> {
+        let region = self.remote.as_ref()?;
+        region.access().contains(Access::MW_BIND).then_some(region)
     }
 
     /// Copies `dst.len()` bytes from `offset` on. Bytes that a peer writes meanwhile may be from before and after, mixed.
@@ -147,19 +184,10 @@ impl<A: LocalAccess> Region<A> {
     /// # Errors
     /// The range is not in the region, or longer than a message can be (2^31 B).
     pub fn slice(&self, range: impl RangeBounds<u64>) -> Result<Slice<A>, OutOfRange> {
-        let start = match range.start_bound() {
-            Bound::Included(at) => *at,
-            Bound::Excluded(at) => at.saturating_add(1),
-            Bound::Unbounded => 0,
-        };
-        let end = match range.end_bound() {
-            Bound::Included(at) => at.saturating_add(1),
-            Bound::Excluded(at) => *at,
-            Bound::Unbounded => self.len(),
-        };
-        let len = end.saturating_sub(start);
+        let (start, len) = part(range, self.len());
         let outside = self.outside(start, len);
-        if start > end || end > self.len() || len > u64::from(MAX_MESSAGE) {
+        let inside = start.checked_add(len).is_some_and(|end| end <= self.len());
+        if !inside || len > u64::from(MAX_MESSAGE) {
             return Err(outside);
         }
         Ok(Slice {
@@ -180,7 +208,7 @@ impl<A: LocalAccess> Region<A> {
         Some(Arc::clone(self.local.get_or_init(|| made)))
     }
 
-    fn outside(&self, offset: u64, len: u64) -> OutOfRange {
+    pub(super) fn outside(&self, offset: u64, len: u64) -> OutOfRange {
         OutOfRange {
             offset,
             len,

@@ -9,7 +9,7 @@ use rocexdp_proto::{
 
 use super::OutOfRange;
 
-/// A region of a peer: what one-sided requests name.
+/// A region of a peer, or a memory window: what one-sided requests name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RemoteRegion {
     rkey: RKey,
@@ -43,7 +43,8 @@ impl RemoteRegion {
             rkey: remote.rkey,
             va: remote.va,
             len: remote.len,
-            access: region.access(),
+            access: Access::from_bits(region.access().bits() & Access::peers().bits())
+                .unwrap_or_default(),
         }
     }
 
@@ -119,6 +120,10 @@ impl RemoteRegion {
     #[must_use]
     pub const fn va(&self) -> u64 {
         self.va
+    }
+
+    pub(super) const fn key(&self) -> RKey {
+        self.rkey
     }
 
     /// `len` bytes of it from `offset` on.

@@ -3,12 +3,14 @@
 //! Must not: post anything.
 
 use rocexdp_proto::{
-    ids::{RKey, WrId},
+    ids::WrId,
     mem::Segment,
     verbs::{SendOp, SendWr, SgList},
 };
 
-use super::{LocalAccess, PostFault, ReadWrite, RemoteSlice, RemoteWord, Slice, Word};
+use super::{
+    LocalAccess, PostFault, ReadWrite, RemoteRegion, RemoteSlice, RemoteWord, Slice, Word,
+};
 
 /// The bytes that a request sends: a slice, several behind one another, or a copy taken now ([`Source::inline`]).
 #[derive(Clone, Debug)]
@@ -93,7 +95,7 @@ pub struct Wr<O> {
 }
 
 impl<O> Wr<O> {
-    fn of(op: O) -> Self {
+    pub(super) fn of(op: O) -> Self {
         Self {
             op,
             id: 0,
@@ -176,9 +178,12 @@ impl Wr<Send> {
         self
     }
 
-    /// Then withdraws a key of the peer (of a type 2 memory window), instead of an immediate.
-    pub fn invalidate(mut self, rkey: u32) -> Self {
-        self.op.op = SendOp::SendInvalidate(RKey(rkey));
+    /// Then gives back a type 2 memory window of the peer, which it bound over this connection's queue pair; instead of an immediate. The
+    /// peer's receive request completes with the key ([`Done::invalidated`](super::Done::invalidated)), and nothing reaches the window
+    /// any more. Any other key is refused: the request fails with
+    /// [`Status::RemAccessErr`](super::Status::RemAccessErr).
+    pub fn invalidate(mut self, window: RemoteRegion) -> Self {
+        self.op.op = SendOp::SendInvalidate(window.key());
         self
     }
 
@@ -380,7 +385,6 @@ mod tests {
     use rocexdp_proto::mem::Access;
 
     use super::*;
-    use crate::rdma::RemoteRegion;
 
     #[test]
     fn requests_that_do_not_fit_the_peers_slice_say_so() {

@@ -4,7 +4,11 @@
 
 use rocexdp_proto::Transport;
 
-use super::request::{AtomicWrite, CompareSwap, FetchAdd, Read, Send, Write, WriteImm};
+use super::{
+    flush::Flush,
+    request::{AtomicWrite, CompareSwap, FetchAdd, Read, Send, Write, WriteImm},
+    window::{Bind, LocalInvalidate},
+};
 
 mod sealed {
     pub trait Sealed {
@@ -41,5 +45,5 @@ macro_rules! carries {
     ($service:ty: $($op:ty),*) => { $(impl Carries<$op> for $service {})* };
 }
 
-carries!(Rc: Send, Write, WriteImm, Read, CompareSwap, FetchAdd, AtomicWrite);
-carries!(Uc: Send, Write, WriteImm);
+carries!(Rc: Send, Write, WriteImm, Read, CompareSwap, FetchAdd, AtomicWrite, Flush, Bind, LocalInvalidate);
+carries!(Uc: Send, Write, WriteImm, Bind, LocalInvalidate);

@@ -1,10 +1,12 @@
 //! The public Rust API between two hosts of a lab, as applications use it.
 
+mod change;
 mod connect;
 mod data;
 mod handshake;
 mod lifetimes;
 mod queues;
+mod windows;
 
 use std::{
     net::{Ipv4Addr, SocketAddr},
