@@ -3,6 +3,7 @@
 //! [`Node::open`] does the whole set-up in the caller's network namespace; [`NodeQp`] is what an
 //! application holds. Queues are shared rings, so posting and polling take no lock of the engine.
 
+mod attr;
 mod deaths;
 mod gsi;
 mod handle;
@@ -40,10 +41,11 @@ use handle::Ways;
 use net::Network;
 use slots::Slots;
 
+pub use attr::{ConnectAttr, DEFAULT_HOP_LIMIT, DEFAULT_RD_ATOMIC, QpSpec};
 pub use deaths::OnDeath;
 pub use gsi::{Gsi, GsiEvent, ReceivedMad};
 pub use handle::{AddressHandle, HandleAttr};
-pub use qp::{ConnectAttr, DEFAULT_HOP_LIMIT, DEFAULT_RD_ATOMIC, NodeQp, QpSpec, RawQp};
+pub use qp::{NodeQp, RawQp};
 
 /// Events that a slow subscriber may fall behind before it loses some.
 const EVENTS: usize = 256;
