@@ -490,3 +490,20 @@ fn a_window_known_to_two_endpoints_is_bound_and_freed_for_both() {
     assert_eq!(s.local(op), Status::MwBindErr);
     assert!(s.pair.ends[1].endpoint.qp_info(QPNS[1]).is_some());
 }
+
+#[test]
+fn a_window_outlives_a_reset_of_its_qp_and_not_the_qp() {
+    let mut s = Scene::new(WindowKind::Type2, BINDABLE);
+    s.bind();
+    let key = s.window.rkey();
+    let now = s.pair.now();
+    let ep = &mut s.pair.ends[1].endpoint;
+    ep.modify_qp(now, QPNS[1], QpTransition::Reset).unwrap();
+    assert!(s.window.is_bound());
+    s.again();
+    assert_eq!(s.read(key, VA + 64), Status::Success);
+    assert_eq!(s.local(SendOp::LocalInvalidate(key)), Status::Success);
+    s.bind();
+    s.pair.ends[1].endpoint.destroy_qp(QPNS[1]).unwrap();
+    assert_eq!((s.window.is_bound(), s.region.windows()), (false, 0));
+}

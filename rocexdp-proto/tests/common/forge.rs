@@ -27,6 +27,7 @@ pub fn extensions(
     set: u16,
     odd: Odd,
     total: u32,
+    qkey: u32,
 ) -> Vec<u8> {
     let (mut grant, mut length) = (0, total);
     if odd == Odd::Place {
@@ -55,7 +56,12 @@ pub fn extensions(
     let any: Vec<u8> = (0..40).map(|_| c.below(256) as u8).collect();
     push(ext::SRETH, &any[..8]);
     push(ext::RDETH, &any[..4]);
-    push(ext::DETH, &any[..8]);
+    let mut deth = [0; 8];
+    deth.copy_from_slice(&any[..8]);
+    if odd != Odd::Place {
+        deth[..4].copy_from_slice(&qkey.to_be_bytes());
+    }
+    push(ext::DETH, &deth);
     push(ext::XRCETH, &any[..4]);
     let mut bytes = [0; Feth::LEN];
     Feth {
@@ -100,7 +106,13 @@ pub fn extensions(
     push(ext::SACK, &any);
     push(ext::ATOMIC_ACK, &any[..8]);
     push(ext::IMM, &any[..4]);
-    push(ext::IETH, &rkey.to_be_bytes());
+    // A window's key, where there is one: no region can be invalidated.
+    let withdrawn = if odd == Odd::Place {
+        rkey
+    } else {
+        regions[1].rkey.0
+    };
+    push(ext::IETH, &withdrawn.to_be_bytes());
     out
 }
 

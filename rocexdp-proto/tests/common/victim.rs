@@ -10,14 +10,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rocexdp_common::headers::{Feth, FlushRange};
-use rocexdp_common::opcode::{Opcode, Operation, Position, ext, rc};
-use rocexdp_proto::ids::{PathMtu, Psn, RKey, WrId};
-use rocexdp_proto::mem::{Access, MemoryRegion};
+use rocexdp_common::opcode::{Opcode, Operation, Position, Transport, ext, rc};
+use rocexdp_proto::ids::{PathMtu, Pd, Psn, RKey, SrqNum, WrId};
+use rocexdp_proto::mem::{Access, MemoryRegion, WindowKind};
 use rocexdp_proto::time::Timestamp;
-use rocexdp_proto::verbs::{Cqe, RecvWr, Segment, SendOp, SendWr, Status};
+use rocexdp_proto::verbs::{Cqe, RecvWr, Segment, SendOp, SendWr, SrqAttr, Status};
 use rocexdp_proto::wire::{RxMeta, TransmitKind};
-use rocexdp_proto::{DropReason, QpState, QpTransition};
-use rocexdp_sim::pair::{Bytes, Pair, PairConfig, QPNS};
+use rocexdp_proto::{CreateQp, DropReason, Event, QpState, QpTransition};
+use rocexdp_sim::pair::{Bytes, Pair, PairConfig, QPNS, datagram};
 
 use super::Craft;
 use super::choices::Choices;
@@ -59,6 +59,8 @@ pub struct Victim {
     asked: Opcode,
     sends: u64,
     receives: u64,
+    /// Its receive queue is a shared one.
+    shared: bool,
     /// Completions so far, taken at each step: the queue never fills.
     done: Vec<Cqe>,
     /// What happened, by name.
@@ -78,22 +80,37 @@ struct Snapshot {
     completions: usize,
 }
 
-/// The reasons for which a packet is refused with an answer, so that state has to change.
-fn is_answered(reason: DropReason) -> bool {
-    matches!(
-        reason,
-        DropReason::OutOfSequence
-            | DropReason::ReceiverNotReady
-            | DropReason::InvalidRequest
-            | DropReason::RemoteAccess
-            | DropReason::RemoteOperational
-    )
+/// The reasons for which a packet is refused with an answer, or takes a message or a receive request with it (UC, UD), so that
+/// state has to change.
+fn changes_state(reason: DropReason, transport: Transport) -> bool {
+    let gives_up = matches!(reason, DropReason::MessageDropped | DropReason::NoReceive);
+    (transport == Transport::Uc && gives_up)
+        || matches!(
+            reason,
+            DropReason::OutOfSequence
+                | DropReason::ReceiverNotReady
+                | DropReason::InvalidRequest
+                | DropReason::RemoteAccess
+                | DropReason::RemoteOperational
+                | DropReason::ReceiveTooSmall
+        )
 }
 
 impl Victim {
     /// A victim with requests of its own on their way, and receive requests, as `c` says.
     pub fn new(c: &mut impl Choices) -> Self {
+        let transport = c.of(&[
+            Transport::Rc,
+            Transport::Rc,
+            Transport::Rc,
+            Transport::Rc,
+            Transport::Rc,
+            Transport::Rc,
+            Transport::Uc,
+            Transport::Ud,
+        ]);
         let config = PairConfig {
+            transport,
             path_mtu: c.of(&[PathMtu::Mtu256, PathMtu::Mtu1024]),
             depth: 16,
             retry_cnt: c.of(&[7, 0, 1]),
@@ -116,17 +133,26 @@ impl Victim {
             ..PairConfig::default()
         };
         let mut pair = Pair::new(&config);
+        let shared = c.once_in(4);
+        if shared {
+            share(&mut pair, &config);
+        }
         let read_only = Access::REMOTE_READ;
         let write_only = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
-        let granted = [everything(), write_only, read_only].map(|access| {
+        let mut granted = [everything(), write_only, read_only].map(|access| {
             // A region is the whole of a memory, so the ungranted bytes around it are in front of and behind its addresses only.
             let memory = Bytes::filled(MIDDLE.len(), 0x30);
             let region = pair.ends[1]
                 .endpoint
-                .register_memory(memory.clone(), 0x10_0000, access)
+                .register_memory(memory.clone(), 0x10_0000, access | Access::MW_BIND)
                 .expect("a region");
             Granted { memory, region }
         });
+        let windowed = transport == Transport::Rc && c.once_in(2);
+        if windowed {
+            let grant = &mut granted[1].region;
+            grant.rkey = bind(&mut pair, *grant, write_only);
+        }
         let peers = Bytes::filled(MIDDLE.len(), 0x44);
         let target = pair.ends[0]
             .endpoint
@@ -149,8 +175,10 @@ impl Victim {
             answers: VecDeque::new(),
             message: None,
             asked: rc::ACKNOWLEDGE,
-            sends: 0,
+            // The bind was the first.
+            sends: u64::from(windowed),
             receives: 0,
+            shared,
             done: Vec::new(),
             seen: BTreeMap::new(),
         };
@@ -220,6 +248,9 @@ impl Victim {
         };
         let mut wr = SendWr::new(WrId(self.sends), op, local);
         wr.fence = c.once_in(8);
+        if self.config.transport == Transport::Ud {
+            wr = wr.to(datagram(&self.config, 1));
+        }
         if self.pair.ends[1].qp.sq.post(wr).is_ok() {
             self.sends += 1;
         }
@@ -337,7 +368,7 @@ impl Victim {
         craft.bth.solicited = c.once_in(2);
         let set = opcode.extensions().unwrap_or(ext::RETH);
         let regions = self.granted.each_ref().map(|g| g.region);
-        craft.extensions = extensions(c, &regions, set, odd, total);
+        craft.extensions = extensions(c, &regions, set, odd, total, self.config.qkey);
         craft = craft.payload(&vec![FOREIGN; len as usize]);
         if odd == Odd::Flags {
             craft.bth.pad = c.below(4) as u8;
@@ -376,10 +407,18 @@ impl Victim {
             (Odd::Opcode, _) => Opcode(c.below(0x1e) as u8),
             (_, 0) if c.once_in(2) => c.of(&ANSWERS),
             _ => match self.message {
+                None if c.once_in(32) => rc::SEND_ONLY_INVALIDATE,
                 None => c.of(&BEGIN),
+                Some(Operation::Send) if c.once_in(16) => rc::SEND_LAST_INVALIDATE,
                 Some(Operation::Send) => c.of(&[rc::SEND_LAST, rc::SEND_LAST_IMM]),
                 Some(_) => c.of(&[rc::WRITE_LAST, rc::WRITE_LAST_IMM]),
             },
+        };
+        // The other services' own, mostly.
+        let opcode = match self.config.transport {
+            Transport::Uc if opcode.0 < 0x20 && odd != Odd::Opcode => Opcode(opcode.0 | 0x20),
+            Transport::Ud if odd != Odd::Opcode => c.of(&[Opcode(0x64), Opcode(0x65)]),
+            _ => opcode,
         };
         self.asked = opcode;
         opcode
@@ -406,7 +445,7 @@ impl Victim {
             Err(reason) => {
                 // A receive request may have ended in an error with the connection; memory is as it was.
                 assert!(before.memory == after.memory, "{reason}: memory changed");
-                if !is_answered(reason) {
+                if !changes_state(reason, self.config.transport) {
                     assert!(before == after, "{reason}: state changed");
                 }
                 reason.name()
@@ -458,7 +497,9 @@ impl Victim {
             self.pair.ends[1]
                 .endpoint
                 .poll_event()
-                .is_none_or(|_| self.state() == QpState::Err),
+                .is_none_or(
+                    |e| matches!(e, Event::SrqLimitReached { .. }) || self.state() == QpState::Err
+                ),
             "an event without an error"
         );
         let peer = &mut self.pair.ends[0].endpoint;
@@ -524,14 +565,68 @@ impl Victim {
             };
             *self.seen.entry(status).or_default() += 1;
         }
+        // What nobody has taken from a shared queue is left to others.
+        let left = if self.shared {
+            self.pair.ends[1].qp.rq.available() as u64
+        } else {
+            0
+        };
         assert_eq!(
-            (sends, receives),
+            (sends, receives + left),
             (self.sends, self.receives),
             "all of them"
         );
+        let service = match (self.config.transport, self.shared) {
+            (_, true) => "shared receive queue",
+            (Transport::Uc, _) => "UC",
+            (Transport::Ud, _) => "UD",
+            _ => "RC",
+        };
+        *self.seen.entry(service).or_default() += 1;
         self.check_memory();
         self.seen
     }
+}
+
+/// Gives the victim a receive queue that it shares with nobody in particular.
+fn share(pair: &mut Pair, config: &PairConfig) {
+    let attr = SrqAttr {
+        num: SrqNum(1),
+        pd: Pd::default(),
+        max_wr: config.depth,
+        max_sge: 16,
+        limit: 2,
+    };
+    let srq = pair.ends[1].endpoint.create_srq(&attr).expect("a queue");
+    super::replace_qp(pair, config, 1, |qp| CreateQp {
+        transport: config.transport,
+        srq: Some(srq),
+        ..qp
+    });
+}
+
+/// The victim binds a window to all of a region, with its first request. Gives the key that the peer has then.
+fn bind(pair: &mut Pair, region: MemoryRegion, access: Access) -> RKey {
+    let end = &mut pair.ends[1];
+    let window = end
+        .endpoint
+        .alloc_window(Pd::default(), WindowKind::Type2)
+        .expect("a window");
+    let op = SendOp::BindMw {
+        window: window.rkey(),
+        rkey: window.next_rkey(),
+        region: region.rkey,
+        va: region.va,
+        len: region.len,
+        access: Access::from_bits(access.bits() & !Access::LOCAL_WRITE.bits()).expect("rights"),
+    };
+    let key = window.next_rkey();
+    let wr = SendWr::new(WrId(0), op, Segment::empty());
+    end.qp.sq.post(wr).expect("room in a new queue");
+    end.endpoint.work_posted(Timestamp::ZERO, QPNS[1]);
+    assert!(end.endpoint.poll_transmit(Timestamp::ZERO).is_none());
+    assert!(window.is_bound());
+    key
 }
 
 /// All that a region, or a QP, may allow.
