@@ -8,6 +8,7 @@ pub mod lone;
 pub mod pcap;
 pub mod program;
 pub mod responder;
+pub mod stage;
 pub mod uc;
 pub mod ud;
 pub mod victim;

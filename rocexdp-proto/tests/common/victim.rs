@@ -11,17 +11,18 @@ use std::time::Duration;
 
 use rocexdp_common::headers::{Feth, FlushRange};
 use rocexdp_common::opcode::{Opcode, Operation, Position, Transport, ext, rc};
-use rocexdp_proto::ids::{PathMtu, Pd, Psn, RKey, SrqNum, WrId};
-use rocexdp_proto::mem::{Access, MemoryRegion, WindowKind};
+use rocexdp_proto::ids::{PathMtu, Psn, RKey, WrId};
+use rocexdp_proto::mem::{Access, MemoryRegion};
 use rocexdp_proto::time::Timestamp;
-use rocexdp_proto::verbs::{Cqe, RecvWr, Segment, SendOp, SendWr, SrqAttr, Status};
+use rocexdp_proto::verbs::{Cqe, RecvWr, Segment, SendOp, SendWr, Status};
 use rocexdp_proto::wire::{RxMeta, TransmitKind};
-use rocexdp_proto::{CreateQp, DropReason, Event, QpState, QpTransition};
+use rocexdp_proto::{Event, QpState, QpTransition};
 use rocexdp_sim::pair::{Bytes, Pair, PairConfig, QPNS, datagram};
 
 use super::Craft;
 use super::choices::Choices;
 use super::forge::{Odd, damage, extensions};
+use super::stage::{bind, changes_state, everything, share};
 
 /// Bytes of each piece of memory, and of what is granted, or used, in its middle.
 const WHOLE: usize = 6144;
@@ -78,22 +79,6 @@ struct Snapshot {
     digest: u64,
     memory: Vec<Vec<u8>>,
     completions: usize,
-}
-
-/// The reasons for which a packet is refused with an answer, or takes a message or a receive request with it (UC, UD), so that
-/// state has to change.
-fn changes_state(reason: DropReason, transport: Transport) -> bool {
-    let gives_up = matches!(reason, DropReason::MessageDropped | DropReason::NoReceive);
-    (transport == Transport::Uc && gives_up)
-        || matches!(
-            reason,
-            DropReason::OutOfSequence
-                | DropReason::ReceiverNotReady
-                | DropReason::InvalidRequest
-                | DropReason::RemoteAccess
-                | DropReason::RemoteOperational
-                | DropReason::ReceiveTooSmall
-        )
 }
 
 impl Victim {
@@ -586,54 +571,4 @@ impl Victim {
         self.check_memory();
         self.seen
     }
-}
-
-/// Gives the victim a receive queue that it shares with nobody in particular.
-fn share(pair: &mut Pair, config: &PairConfig) {
-    let attr = SrqAttr {
-        num: SrqNum(1),
-        pd: Pd::default(),
-        max_wr: config.depth,
-        max_sge: 16,
-        limit: 2,
-    };
-    let srq = pair.ends[1].endpoint.create_srq(&attr).expect("a queue");
-    super::replace_qp(pair, config, 1, |qp| CreateQp {
-        transport: config.transport,
-        srq: Some(srq),
-        ..qp
-    });
-}
-
-/// The victim binds a window to all of a region, with its first request. Gives the key that the peer has then.
-fn bind(pair: &mut Pair, region: MemoryRegion, access: Access) -> RKey {
-    let end = &mut pair.ends[1];
-    let window = end
-        .endpoint
-        .alloc_window(Pd::default(), WindowKind::Type2)
-        .expect("a window");
-    let op = SendOp::BindMw {
-        window: window.rkey(),
-        rkey: window.next_rkey(),
-        region: region.rkey,
-        va: region.va,
-        len: region.len,
-        access: Access::from_bits(access.bits() & !Access::LOCAL_WRITE.bits()).expect("rights"),
-    };
-    let key = window.next_rkey();
-    let wr = SendWr::new(WrId(0), op, Segment::empty());
-    end.qp.sq.post(wr).expect("room in a new queue");
-    end.endpoint.work_posted(Timestamp::ZERO, QPNS[1]);
-    assert!(end.endpoint.poll_transmit(Timestamp::ZERO).is_none());
-    assert!(window.is_bound());
-    key
-}
-
-/// All that a region, or a QP, may allow.
-fn everything() -> Access {
-    Access::LOCAL_WRITE
-        | Access::REMOTE_WRITE
-        | Access::REMOTE_READ
-        | Access::REMOTE_ATOMIC
-        | Access::FLUSH_GLOBAL
 }
