@@ -252,19 +252,20 @@ impl RegionTable {
     pub(crate) fn reach(&self, rkey: RKey, pd: Pd, over: Qpn) -> Option<Reach<'_>> {
         if let Some(known) = self.regions.get(&rkey.0) {
             let region = &known.region;
-            let may =
-                region.pd() == Some(pd) && known.qpn.is_none_or(|q| q == over) && region.is_live();
+            let may = (region.pd() == Some(pd) || mutant!("domain_unchecked"))
+                && known.qpn.is_none_or(|q| q == over)
+                && region.is_live();
             return may.then_some(Reach::Region(region));
         }
         let window = self.windows.get(&(rkey.0 >> 8))?;
         let state = window.state();
-        let may = state.key == rkey
+        let may = (state.key == rkey || mutant!("stale_window_key_accepted"))
             && !state.dead
             && window.pd() == pd
             && state
                 .binding
                 .as_ref()
-                .is_some_and(|b| b.qpn.is_none_or(|q| q == over));
+                .is_some_and(|b| b.qpn.is_none_or(|q| q == over) || mutant!("window_over_any_qp"));
         drop(state);
         may.then_some(Reach::Window(window))
     }
@@ -314,7 +315,7 @@ impl RegionTable {
                 .get(&bind.region.0)
                 .map(|known| &known.region)
                 .ok_or(KeyError::NoRegion)?;
-            if region.pd() != Some(pd) {
+            if region.pd() != Some(pd) && !mutant!("bind_domain_unchecked") {
                 return Err(KeyError::Pd);
             }
             let allowed = region.access();
@@ -347,7 +348,9 @@ impl RegionTable {
     pub(crate) fn invalidate(&mut self, pd: Pd, qpn: Qpn, rkey: RKey) -> Result<(), KeyError> {
         self.may_invalidate(pd, qpn, rkey)?;
         let index = rkey.0 >> 8;
-        if let Some(window) = self.windows.get(&index) {
+        if let Some(window) = self.windows.get(&index)
+            && !mutant!("window_not_invalidated")
+        {
             window.state().binding = None;
         }
         self.bound.remove(&(qpn.get(), index));

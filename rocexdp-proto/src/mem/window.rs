@@ -86,7 +86,9 @@ impl Binding {
     pub(super) fn locate(&self, va: u64, len: u64, access: Access) -> Option<(&Arc<Region>, u64)> {
         let offset = va.checked_sub(self.range().0)?;
         let inside = offset.checked_add(len)? <= self.len;
-        if !inside || !self.access.contains(access) || !self.region.is_live() {
+        let inside = inside || mutant!("window_range_unchecked");
+        let allowed = self.access.contains(access) || mutant!("window_access_unchecked");
+        if !inside || !allowed || !self.region.is_live() {
             return None;
         }
         let offset = self.region.offset(self.va.checked_add(offset)?, len)?;

@@ -421,7 +421,9 @@ fn advance(
         s.ack_timer.measured(time);
     }
     complete(s, sq, cq);
-    s.reload_retries();
+    if !mutant!("retries_not_reloaded") {
+        s.reload_retries();
+    }
     // The timer runs while an answer is due, from the last one on.
     s.ack_deadline = if s.una < s.asked {
         s.ack_timer.timeout().map(|t| now + t)

@@ -438,7 +438,7 @@ impl Qp {
         // What was handed out before has left.
         self.handed_out();
         self.set_state(QpState::Err);
-        self.last_wqe = self.shared_rq;
+        self.last_wqe = self.shared_rq && !mutant!("last_wqe_unsaid");
         if !self.recv.owes_end() {
             responder::forget_answers(&mut self.recv);
         }

@@ -160,6 +160,9 @@ pub(crate) fn next(
         again: s.next < s.high,
         ..packet(s, wqe, index, numbers)
     };
+    if request.again && mutant!("retry_payload_from_start") {
+        request.offset = 0;
+    }
     if end == wqe.end() {
         s.cursor += 1;
     }

@@ -81,7 +81,10 @@ pub(super) fn receive(own: &Own, cx: &mut Context<'_>, p: &Packet<'_>, grh: &Grh
     }
     let written = cx
         .may_receive(&wr)
-        .and_then(|()| wr.local.write(0, grh.bytes()))
+        .and_then(|()| match mutant!("grh_not_written") {
+            false => wr.local.write(0, grh.bytes()),
+            true => Ok(()),
+        })
         .and_then(|()| p.payload.write_to_list(&wr.local, GRH_ROOM as u32));
     if written.is_err() {
         finish(cx, &wr, Status::LocProtErr, Received::default());
@@ -90,7 +93,7 @@ pub(super) fn receive(own: &Own, cx: &mut Context<'_>, p: &Packet<'_>, grh: &Grh
     cx.stats.rx_bytes += u64::from(p.payload.len());
     let received = Received {
         bytes,
-        src_qpn: Some(src_qpn),
+        src_qpn: Some(src_qpn).filter(|_| !mutant!("datagram_sender_unsaid")),
         imm: p.imm,
         solicited: p.bth.solicited,
         grh: true,
@@ -102,7 +105,7 @@ pub(super) fn receive(own: &Own, cx: &mut Context<'_>, p: &Packet<'_>, grh: &Grh
 /// The Q_Key is ours (rxe_recv.c `check_keys`). Gives the sender's QP.
 fn check_qkey(own: &Own, p: &Packet<'_>) -> Result<Qpn, DropReason> {
     let deth = p.deth.ok_or(DropReason::TransportMismatch)?;
-    if deth.qkey == own.qkey {
+    if deth.qkey == own.qkey || mutant!("qkey_unchecked") {
         Ok(deth.src_qpn)
     } else {
         Err(DropReason::QKey)

@@ -331,7 +331,9 @@ impl CompletionQueue {
 
     /// The number, once, if a completion was lost.
     pub(crate) fn take_overflow(&self) -> Option<CqNum> {
-        (self.overflowed() && !self.reported.swap(true, Ordering::AcqRel)).then_some(self.num)
+        let silent = mutant!("cq_overflow_unreported");
+        (self.overflowed() && !silent && !self.reported.swap(true, Ordering::AcqRel))
+            .then_some(self.num)
     }
 
     /// Sets what is called when a completion comes after a poll found the queue empty. It runs on the engine's thread: keep
@@ -344,6 +346,9 @@ impl CompletionQueue {
     /// Adds a completion; false if it was lost.
     pub(crate) fn push(&self, cqe: Cqe) -> bool {
         if self.ring().push(cqe).is_err() {
+            if mutant!("cq_overflow_unnoticed") {
+                return true;
+            }
             self.overflowed.store(true, Ordering::Release);
             return false;
         }

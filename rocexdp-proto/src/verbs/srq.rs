@@ -44,13 +44,14 @@ impl Shared {
     pub(super) fn taken(&self, left: usize) {
         let limit = self.limit.load(Ordering::Relaxed);
         if limit != 0
-            && left < limit as usize
+            && left < limit as usize + usize::from(mutant!("srq_limit_too_early"))
             && self
                 .limit
                 .compare_exchange(limit, 0, Ordering::AcqRel, Ordering::Relaxed)
                 .is_ok()
         {
-            self.reached.store(true, Ordering::Release);
+            self.reached
+                .store(!mutant!("srq_limit_lost"), Ordering::Release);
         }
     }
 }

@@ -120,11 +120,19 @@ fn seeds(options: &Options) -> ExitCode {
                     if seed >= end || seed >= failed.load(Ordering::Relaxed) {
                         break;
                     }
-                    let outcome = model::seed(seed);
-                    if outcome.violation.is_some() {
-                        failed.fetch_min(seed, Ordering::Relaxed);
+                    // An assertion of the transport's own is a failure too.
+                    match std::panic::catch_unwind(|| model::seed(seed)) {
+                        Ok(outcome) => {
+                            if outcome.violation.is_some() {
+                                failed.fetch_min(seed, Ordering::Relaxed);
+                            }
+                            tally.add(&outcome.tally);
+                        }
+                        Err(_) => {
+                            eprintln!("model: seed {seed} panics");
+                            failed.fetch_min(seed, Ordering::Relaxed);
+                        }
                     }
-                    tally.add(&outcome.tally);
                     let done = seed + 1 - options.from;
                     if !options.quick && done.is_multiple_of(1000) {
                         let pace = done as f64 / start.elapsed().as_secs_f64();

@@ -5,16 +5,19 @@
 use std::sync::Arc;
 
 use rocexdp_proto::QpTransition;
-use rocexdp_proto::ids::{RKey, WrId};
-use rocexdp_proto::mem::{Segment, SgList};
+use rocexdp_proto::ids::{Pd, RKey, WrId};
+use rocexdp_proto::mem::{Segment, SgList, WindowKind};
 use rocexdp_proto::time::Timestamp;
-use rocexdp_proto::verbs::{PostError, RecvWr, SendWr};
+use rocexdp_proto::verbs::{AddressHandle, Datagram, PostError, RecvWr, SendWr};
 
+use super::connect::{QKEY, access, path};
 use super::io::qpn;
-use super::program::{Args, flag};
-use super::state::{Receive, RegionInfo, SLOTS, SOURCE_LEN, TARGETS, WrRef, source};
+use super::program::{Args, flag, kind};
+use super::state::{
+    Msg, Receive, RegionInfo, SLOTS, SOURCE_LEN, Service, TARGETS, WINDOWS, WrRef, source,
+};
 use super::watch::{Role, Watched};
-use super::world::{World, access};
+use super::world::World;
 
 /// Bytes that a receive request posted at the end of a program has.
 const ROOM: u32 = 1 << 20;
@@ -41,6 +44,19 @@ impl World {
         let Some(qp) = self.qps[pair][end].clone() else {
             return;
         };
+        // What becomes of a window must be known: only where the request is taken.
+        let changes = matches!(
+            a.kind % kind::ALL,
+            kind::BIND | kind::LOCAL_INV | kind::SEND_INV
+        );
+        if changes {
+            let state = self.state();
+            let full = u64::from(qp.sq.len()) >= state.setup.sends;
+            if full || !state.pairs[pair][end].connected || state.service(pair) == Service::Datagram
+            {
+                return;
+            }
+        }
         let Some(msg) = self.state().message(pair, end, a) else {
             return;
         };
@@ -66,6 +82,9 @@ impl World {
         wr.signaled = msg.signaled();
         wr.solicited = msg.flags & flag::SOLICITED != 0;
         wr.fence = msg.flags & flag::FENCE != 0;
+        if self.state().service(pair) == Service::Datagram {
+            wr.to = Some(self.datagram(end, &msg, a));
+        }
         match qp.sq.post(wr) {
             Ok(()) => self.state().tally.posted += 1,
             Err(e) => {
@@ -89,27 +108,51 @@ impl World {
         self.post_receive(pair, end, a.len as u32, a.segs, a.src);
     }
 
+    /// To whom a datagram goes. A Q_Key with the top bit set stands for the sender's own.
+    fn datagram(&self, end: usize, msg: &Msg, a: &Args) -> Datagram {
+        let ipv6 = self.state().setup.ipv6 != 0;
+        let qkey = match (msg.bad, a.at & 1) {
+            (Some(_), _) => QKEY ^ (1 + (a.b as u32 & 0xff)),
+            (None, 0) => QKEY,
+            (None, _) => 1 << 31,
+        };
+        let ah = AddressHandle::new(path(end, ipv6));
+        Datagram {
+            ah: Arc::new(ah.unwrap_or_else(|| unreachable!("a path of the model's"))),
+            qpn: qpn(msg.to, 1 - end),
+            qkey,
+        }
+    }
+
     fn post_receive(&mut self, pair: usize, end: usize, room: u32, segs: u64, seed: u64) {
         let Some(qp) = self.qps[pair][end].clone() else {
             return;
         };
+        let shared = self.state().shares();
         let (wr, list) = {
             let mut state = self.state();
             let list = state.buffers(end, room, segs, seed);
             let generation = state.pairs[pair][end].generation;
-            let index = state.incoming(pair, end).recvs.len();
+            let index = if shared {
+                state.ends[end].shared.recvs.len()
+            } else {
+                state.incoming(pair, end).recvs.len()
+            };
             let wr = state.name(WrRef {
                 end,
                 pair,
                 generation,
                 is_recv: true,
+                shared,
                 index,
             });
             let named = list.clone();
-            state
-                .incoming(pair, end)
-                .recvs
-                .push(Receive { wr, list, room });
+            let receive = Receive { wr, list, room };
+            if shared {
+                state.ends[end].shared.recvs.push((receive, false));
+            } else {
+                state.incoming(pair, end).recvs.push(receive);
+            }
             (wr, named)
         };
         let local = self.list(end, Role::Receive, &list);
@@ -117,14 +160,24 @@ impl World {
             Ok(()) => self.state().tally.posted += 1,
             Err(e) => {
                 let mut state = self.state();
-                let full = u64::from(qp.rq.len()) >= state.setup.recvs;
-                let usable = state.pairs[pair][end].connected || state.pairs[pair][end].erred;
+                let depth = if shared {
+                    state.setup.srq
+                } else {
+                    state.setup.recvs
+                };
+                let full = u64::from(qp.rq.len()) >= depth;
+                let side = state.pairs[pair][end];
+                let usable = shared || side.connected || side.erred;
                 if (e == PostError::Full && !full) || (matches!(e, PostError::QpState(_)) && usable)
                 {
                     state
                         .wrong(|| format!("end {end} pair {pair}: posting a receive request: {e}"));
                 }
-                state.incoming(pair, end).recvs.pop();
+                if shared {
+                    state.ends[end].shared.recvs.pop();
+                } else {
+                    state.incoming(pair, end).recvs.pop();
+                }
                 state.wrs.pop();
                 return;
             }
@@ -135,19 +188,29 @@ impl World {
     /// Posts receive requests for all messages that `end` is still to receive.
     pub(super) fn feed(&mut self, pair: usize, end: usize) {
         loop {
-            {
+            let before = {
                 let mut state = self.state();
-                if !state.healthy(pair) {
+                if !state.healthy(pair) || !state.is_reliable(pair) {
                     return;
                 }
+                let shares = state.shares();
+                let shared = &state.ends[end].shared;
+                let (left, posted) = (shared.left(), shared.recvs.len());
                 let s = state.incoming(pair, end);
-                if s.recvs.len() >= s.consumers.len() {
+                let enough = if shares {
+                    s.received == s.consumers.len() || left > 0
+                } else {
+                    s.recvs.len() >= s.consumers.len()
+                };
+                if enough {
                     return;
                 }
-            }
-            let before = self.state().incoming(pair, end).recvs.len();
+                s.recvs.len() + posted
+            };
             self.post_receive(pair, end, ROOM, 1, 0);
-            if self.state().incoming(pair, end).recvs.len() == before {
+            let mut state = self.state();
+            let posted = state.ends[end].shared.recvs.len();
+            if state.incoming(pair, end).recvs.len() + posted == before {
                 return;
             }
         }
@@ -188,6 +251,7 @@ impl World {
         }
         let mut state = self.state();
         state.forget(pair, end);
+        state.windows_of_qp_gone(pair, end);
         state.pairs[pair][end].exists = false;
     }
 
@@ -199,9 +263,17 @@ impl World {
         let va = 0x10_0000 * (slot as u64 + 1);
         let allowed = access(a.a);
         let memory = self.memory(end, Role::Target(mem));
-        let region = self.endpoints[end]
-            .register_memory(memory, va, allowed)
-            .expect("a region");
+        let foreign = a.b == 1;
+        let made = if foreign {
+            let made = self.endpoints[end].register_region(self.foreign[end], memory, va, allowed);
+            made.map(|region| region.remote())
+        } else {
+            self.endpoints[end].register_memory(memory, va, allowed)
+        };
+        let region = match made {
+            Ok(region) => region,
+            Err(e) => return self.state().wrong(|| format!("end {end}: register: {e}")),
+        };
         let mut state = self.state();
         let index = state.ends[end].regions.len();
         state.ends[end].regions.push(RegionInfo {
@@ -211,26 +283,80 @@ impl World {
             len: region.len,
             access: allowed,
             live: true,
+            foreign,
         });
         state.ends[end].slots[slot] = Some(index);
     }
 
+    /// A region with a window bound to it stays.
     pub(super) fn deregister(&mut self, end: usize, slot: usize) {
-        let region = {
-            let mut state = self.state();
-            let Some(index) = state.ends[end]
-                .slots
-                .get_mut(slot % SLOTS)
-                .and_then(Option::take)
-            else {
-                return;
-            };
-            state.ends[end].regions[index].live = false;
-            state.ends[end].regions[index]
+        let slot = slot % SLOTS;
+        let Some((index, region, windows)) = ({
+            let state = self.state();
+            let own = &state.ends[end];
+            own.slots[slot].map(|i| (i, own.regions[i], state.windows_on(end, i)))
+        }) else {
+            return;
         };
-        if !self.endpoints[end].deregister_memory(RKey(region.rkey)) {
+        let gone = self.endpoints[end].deregister_memory(RKey(region.rkey));
+        let mut state = self.state();
+        let (may, must) = windows;
+        if (gone && must) || (!gone && !may) {
+            state.wrong(|| {
+                format!("end {end}: deregistered: {gone}; windows may be bound: {may}, are: {must}")
+            });
+        }
+        if gone {
+            state.ends[end].slots[slot] = None;
+            state.ends[end].regions[index].live = false;
+        }
+    }
+
+    pub(super) fn window(&mut self, end: usize, a: &Args) {
+        let slot = a.slot as usize % WINDOWS;
+        if self.windows[end][slot].is_some() {
+            return;
+        }
+        let (foreign, type2) = (a.b == 1, a.kind != 1);
+        let pd = if foreign {
+            self.foreign[end]
+        } else {
+            Pd::default()
+        };
+        let kind = if type2 {
+            WindowKind::Type2
+        } else {
+            WindowKind::Type1
+        };
+        match self.endpoints[end].alloc_window(pd, kind) {
+            Ok(window) => {
+                let key = window.rkey().0;
+                self.windows[end][slot] = Some(window);
+                self.state().window(end, slot, key, type2, foreign);
+            }
+            Err(e) => self.state().wrong(|| format!("end {end}: window: {e}")),
+        }
+    }
+
+    pub(super) fn free(&mut self, end: usize, slot: usize) {
+        let slot = slot % WINDOWS;
+        let Some(window) = self.windows[end][slot].take() else {
+            return;
+        };
+        if let Err(e) = self.endpoints[end].dealloc_window(window.rkey()) {
             self.state()
-                .wrong(|| format!("end {end}: deregister: no such key"));
+                .wrong(|| format!("end {end}: freeing a window: {e}"));
+        }
+        self.state().window_freed(end, slot);
+    }
+
+    /// Arms the limit of the shared receive queue.
+    pub(super) fn arm(&mut self, end: usize, limit: u64) {
+        let Some(srq) = &self.srqs[end] else { return };
+        let limit = limit.min(u64::from(srq.capacity()));
+        match srq.arm_limit(limit as u32) {
+            Ok(()) => self.state().ends[end].shared.limit = limit,
+            Err(e) => self.state().wrong(|| format!("end {end}: {e}")),
         }
     }
 

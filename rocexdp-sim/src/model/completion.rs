@@ -6,10 +6,11 @@
 use rocexdp_proto::verbs::{Cqe, CqeOpcode, Status};
 use rocexdp_proto::{ErrorCause, Event};
 
-use super::io::qpn;
+use super::io::pair_of;
 use super::link::ack_timeout_ns;
-use super::program::{flag, kind};
+use super::program::kind;
 use super::state::{Msg, State, Stream, WrRef};
+use super::unreliable::said_of;
 
 impl State {
     /// A completion was pushed at `end`.
@@ -17,8 +18,18 @@ impl State {
         self.tally.statuses[cqe.status as usize] += 1;
         self.note(1, cqe.wr_id.0 << 8 | cqe.status as u64);
         let wr = self.wrs.get(cqe.wr_id.0 as usize).copied();
-        let result = match wr {
-            Some(wr) if wr.end == end && cqe.qpn == qpn(wr.pair, end) => {
+        let pair = pair_of(cqe.qpn, end).filter(|p| *p < self.pairs.len());
+        let result = match (wr, pair) {
+            (Some(wr), Some(pair)) if wr.end == end && wr.shared => {
+                let generation = self.pairs[pair][end].generation;
+                let wr = WrRef {
+                    pair,
+                    generation,
+                    ..wr
+                };
+                self.receive_completion(wr, cqe)
+            }
+            (Some(wr), Some(pair)) if wr.end == end && pair == wr.pair => {
                 if wr.is_recv {
                     self.receive_completion(wr, cqe)
                 } else {
@@ -44,9 +55,12 @@ impl State {
         s.send_head = wr.index + 1;
         let failed_before = s.send_failed.is_some();
         // Those in between succeeded in silence.
+        // Completions are lost where the queue overflowed; who lost one has failed.
+        let lossy = self.ends[wr.end].queues.overflowed != 0 && cqe.status != Status::Success;
         if let Some(skipped) = s.msgs[head..wr.index]
             .iter()
             .find(|m| m.signaled() || failed_before)
+            .filter(|_| !lossy)
         {
             return Err(format!(
                 "request {} before it has not completed",
@@ -54,7 +68,11 @@ impl State {
             ));
         }
         for index in head..wr.index {
-            self.succeeded(wr, index)?;
+            if lossy {
+                self.settled(wr, index, false);
+            } else {
+                self.succeeded(wr, index)?;
+            }
         }
         let msg = self.streams[wr.pair][wr.end][wr.generation].msgs[wr.index].clone();
         if cqe.status == Status::Success {
@@ -77,6 +95,7 @@ impl State {
         let lost = s.flushed_first.is_some_and(|n| s.msgs[n].wants_response());
         let late = s.send_failed == Some(Status::WrFlushErr)
             && match cqe.status {
+                _ if lossy => true,
                 Status::LocProtErr => true,
                 Status::RemInvReqErr | Status::RemAccessErr | Status::RemOpErr => lost,
                 _ => false,
@@ -94,19 +113,43 @@ impl State {
                 self.pairs[wr.pair][wr.end].erred = true;
             }
         }
-        self.pairs[wr.pair][wr.end].flushed = true;
+        self.settled(wr, wr.index, false);
+        if self.is_reliable(wr.pair) {
+            self.pairs[wr.pair][wr.end].flushed = true;
+        }
         Ok(())
+    }
+
+    /// A send request is over: what it does to a window is done, or not.
+    fn settled(&mut self, wr: WrRef, index: usize, done: bool) {
+        let s = &self.streams[wr.pair][wr.end][wr.generation];
+        if let Some(change) = s.msgs.get(index).and_then(|m| m.change) {
+            self.window_settled(&change, done);
+        }
     }
 
     /// A send request succeeded: its effects, and those of everything before it, must be there.
     fn succeeded(&mut self, wr: WrRef, index: usize) -> Result<(), String> {
+        self.settled(wr, index, true);
+        let peer_lossy = self.ends[1 - wr.end].queues.overflowed != 0;
+        if !self.is_reliable(wr.pair) {
+            let m = self.streams[wr.pair][wr.end][wr.generation].msgs[index].clone();
+            if m.bad.is_some() && m.is_local() {
+                return Err("it can't be carried out".into());
+            }
+            return self.has_left(wr.pair, wr.end, &m);
+        }
         let s = &mut self.streams[wr.pair][wr.end][wr.generation];
         s.reach(index + 1)?;
         let m = &s.msgs[index];
         if m.fetches() && m.landed != m.len {
             return Err(format!("{} B of {} have landed", m.landed, m.len));
         }
-        if m.recv.is_some_and(|n| n >= s.received) && !s.recv_closed && s.recv_failed.is_none() {
+        if m.recv.is_some_and(|n| n >= s.received)
+            && !s.recv_closed
+            && s.recv_failed.is_none()
+            && !peer_lossy
+        {
             return Err("the peer's receive request has not completed".into());
         }
         Ok(())
@@ -121,6 +164,7 @@ impl State {
         let legal = match status {
             // One fault costs two tries where a NAK for it comes just after the timer. With fewer resources than are used, one
             // lost answer can't be had again.
+            Status::RetryExcErr if !self.is_reliable(wr.pair) => false,
             Status::RetryExcErr => {
                 let faults = self.recent_faults(s);
                 let few = self.setup.resources < self.setup.depth;
@@ -130,10 +174,25 @@ impl State {
             Status::LocProtErr => own[0] || (own[2] && msg.fetches()),
             Status::RemAccessErr | Status::RemOpErr | Status::RemInvReqErr => {
                 let resources = msg.wants_response() && self.setup.resources < self.setup.depth;
-                self.refusable(target, s, msg) == Some(status)
+                self.refusals(target, wr.pair, msg).contains(&status)
                     || (status == Status::RemInvReqErr && resources)
                     || (status == Status::RemOpErr && self.faulted(target, msg))
             }
+            Status::MwBindErr | Status::LocQpOpErr => {
+                let withdrawn = msg.change.and_then(|c| c.grant).is_some_and(|g| {
+                    let own = &self.ends[wr.end];
+                    let region = own.grants.get(g).and_then(|g| own.regions.get(g.region));
+                    region.is_some_and(|r| !r.live)
+                });
+                let kind = if status == Status::MwBindErr {
+                    kind::BIND
+                } else {
+                    kind::LOCAL_INV
+                };
+                msg.kind == kind && (withdrawn || !self.change_is_certain(msg))
+            }
+            Status::BadRespErr => s.forged > 0 && msg.wants_response(),
+            Status::LocLenErr => msg.bad == Some(status) || (s.forged > 0 && msg.wants_response()),
             _ => false,
         };
         if !legal {
@@ -145,7 +204,9 @@ impl State {
         }
         // An RNR NAK that comes twice, or late, can make a request fail that was carried out meanwhile.
         let stale = status == Status::RnrRetryExcErr && !s.faults.is_empty();
-        if !matches!(status, Status::LocProtErr | Status::RetryExcErr) && !stale {
+        let forged = matches!(status, Status::BadRespErr | Status::LocLenErr) && s.forged > 0;
+        let local = matches!(status, Status::LocProtErr | Status::RetryExcErr);
+        if self.is_reliable(wr.pair) && !local && !stale && !forged {
             let s = &mut self.streams[wr.pair][wr.end][wr.generation];
             s.reach(wr.index)?;
             if s.msgs[wr.index].executed && !msg.traceless() {
@@ -179,10 +240,20 @@ impl State {
         if s.recv_closed {
             return Err("the QP was reset or destroyed before".into());
         }
-        if wr.index != s.recv_head {
-            return Err(format!("receive request {} comes first", s.recv_head));
+        if !self.is_reliable(wr.pair) {
+            return self.datagram_completion(wr.pair, wr.end, wr.index, cqe);
         }
-        s.recv_head += 1;
+        if self.shares() {
+            self.shared_completes(wr.pair, wr.end, wr.index)?;
+        }
+        let lossy = self.ends[wr.end].queues.overflowed != 0 && cqe.status != Status::Success;
+        let s = &mut self.streams[wr.pair][1 - wr.end][generation];
+        if !wr.shared {
+            if wr.index != s.recv_head && !(lossy && wr.index > s.recv_head) {
+                return Err(format!("receive request {} comes first", s.recv_head));
+            }
+            s.recv_head = wr.index + 1;
+        }
         if cqe.status == Status::Success {
             if s.recv_failed.is_some() {
                 return Err("a request before it has failed".into());
@@ -199,20 +270,20 @@ impl State {
                 s.reach(index + 1)?;
             }
             s.received += 1;
-            let imm = matches!(m.kind, kind::SEND_IMM | kind::WRITE_IMM).then_some(m.a as u32);
-            let opcode = if m.kind == kind::WRITE_IMM {
-                CqeOpcode::RecvWriteImm
-            } else {
-                CqeOpcode::Recv
-            };
-            let solicited = m.flags & flag::SOLICITED != 0;
-            if (cqe.opcode, cqe.byte_len, cqe.imm, cqe.solicited) != (opcode, m.len, imm, solicited)
-            {
+            let said = (cqe.opcode, cqe.byte_len, cqe.imm, cqe.solicited);
+            let key = m.change.filter(|_| m.kind == kind::SEND_INV).map(|c| c.old);
+            if said != said_of(&m, 0) || cqe.invalidated.map(|k| k.0) != key {
                 return Err(format!("the message was {m:?}"));
+            }
+            if !self.may_invalidate(wr.end, &m) {
+                return Err("the key that it invalidates was gone".into());
+            }
+            if let Some(change) = m.change {
+                self.window_changed(&change);
             }
             return Ok(());
         }
-        let failed_before = s.recv_failed.is_some();
+        let failed_before = s.recv_failed.is_some() && !lossy;
         s.recv_failed.get_or_insert(cqe.status);
         self.pairs[wr.pair][wr.end].flushed = true;
         if cqe.status == Status::WrFlushErr {
@@ -237,19 +308,32 @@ impl State {
     /// Something that an endpoint reports.
     pub fn event(&mut self, end: usize, event: Event) {
         self.note(2, end as u64);
-        let Event::QpError { qpn, cause } = event else {
-            return;
+        let (qpn, cause) = match event {
+            Event::QpError { qpn, cause } => (qpn, Some(cause)),
+            Event::LastWqeReached { qpn } => (qpn, None),
+            Event::SrqLimitReached { .. } => return self.limit_reached(end),
+            Event::CqOverflow { cq } => return self.queue_overflowed(end, cq.0),
+            _ => return,
         };
-        let Some(pair) = (0..self.pairs.len()).find(|p| self::qpn(*p, end) == qpn) else {
+        let Some(pair) = pair_of(qpn, end).filter(|p| *p < self.pairs.len()) else {
             return self.wrong(|| format!("end {end}: {event}: no such QP"));
         };
+        let Some(cause) = cause else {
+            let twice = core::mem::replace(&mut self.pairs[pair][end].last_wqe, true);
+            if twice || !self.shares() {
+                self.wrong(|| format!("end {end}: {event}: for no reason"));
+            }
+            return;
+        };
+        self.tally.events[2] += 1;
         let generation = self.pairs[pair][end].generation;
+        let lossy = self.ends[end].queues.overflowed != 0;
         let legal = match cause {
             ErrorCause::Request(status) => {
-                self.streams[pair][end][generation].send_failed == Some(status)
+                lossy || self.streams[pair][end][generation].send_failed == Some(status)
             }
             ErrorCause::Peer(_) => self.may_refuse(pair, end),
-            ErrorCause::CqOverflow => false,
+            ErrorCause::CqOverflow => lossy,
         };
         if !legal {
             self.wrong(|| format!("end {end}: {event}: for no reason"));

@@ -10,7 +10,7 @@ use rocexdp_proto::rng::Rng;
 use rocexdp_proto::verbs::{SendOp, Status};
 
 use super::program::{Args, flag, kind, mistake};
-use super::state::{Msg, SLOTS, SOURCE_LEN, State, Stream, WrRef};
+use super::state::{Msg, SLOTS, SOURCE_LEN, Service, State, Stream, WrRef};
 
 impl State {
     /// A new message at the end of what `end` sends.
@@ -19,16 +19,42 @@ impl State {
         let region = self.ends[target].slots[a.slot as usize % SLOTS]
             .or_else(|| self.ends[target].regions.len().checked_sub(1));
         let mut m = Msg {
-            kind: a.kind % kind::ALL,
+            kind: kind_of(self.service(pair), a.kind % kind::ALL),
             len: a.len as u32,
             flags: a.flags,
             at: a.at,
             a: a.a,
             b: a.b,
+            posted: self.now,
+            to: pair,
             ..Msg::default()
         };
+        match m.kind {
+            kind::BIND => self.bind(pair, end, a, &mut m)?,
+            kind::LOCAL_INV => self.local_invalidate(pair, end, a, &mut m)?,
+            kind::SEND_INV => self.invalidating(pair, end, a, &mut m),
+            _ => {}
+        }
+        if m.is_local() {
+            m.len = 0;
+            m.flags &= !flag::INLINE;
+        }
+        if self.service(pair) == Service::Datagram {
+            m.len = m.len.min(self.mtu());
+            m.to = a.to as usize;
+            if self.pairs.get(m.to).is_none() || self.service(m.to) != Service::Datagram {
+                m.to = pair;
+            }
+            if a.bad == mistake::KEY {
+                m.bad = Some(Status::RemAccessErr);
+            }
+        }
         if m.is_atomic() {
             m.len = 8;
+            if a.bad == mistake::LENGTH {
+                m.len = 4;
+                m.bad = Some(Status::LocLenErr);
+            }
         }
         let names_memory = m.needs() != Access::NONE;
         if names_memory {
@@ -56,6 +82,7 @@ impl State {
                 }
                 _ => {}
             }
+            self.through_window(pair, end, a, &mut m);
         }
         if m.kind == kind::FETCH_ADD {
             // Told apart from every other.
@@ -82,6 +109,7 @@ impl State {
             pair,
             generation,
             is_recv: false,
+            shared: false,
             index,
         });
         let lengths: Vec<usize> = self.ends[target]
@@ -97,6 +125,7 @@ impl State {
         let mtu = PathMtu::ALL[(self.setup.mtu as usize - 1).min(4)];
         m.packets = match m.kind {
             kind::BIND | kind::LOCAL_INV => 0,
+            _ if m.bad == Some(Status::LocLenErr) => 0,
             kind::READ => mtu.packets(m.len),
             _ if m.wants_response() => 1,
             _ => mtu.packets(m.len),
@@ -104,7 +133,7 @@ impl State {
         let s = self.outgoing(pair, end);
         s.disturbed |= absent;
         m.first = s.msgs.last().map_or(0, |last| last.first + last.packets);
-        if matches!(m.kind, kind::SEND..=kind::SEND_INV | kind::WRITE_IMM) {
+        if m.consumes() {
             m.recv = Some(s.consumers.len());
             s.consumers.push(index);
         }
@@ -152,20 +181,32 @@ impl State {
     pub(super) fn unpost(&mut self, pair: usize, end: usize) {
         self.wrs.pop();
         let s = self.outgoing(pair, end);
-        if s.msgs.pop().is_some_and(|m| m.recv.is_some()) {
+        let Some(m) = s.msgs.pop() else { return };
+        if m.recv.is_some() {
             s.consumers.pop();
+        }
+        if let Some(change) = m.change {
+            self.window_settled(&change, false);
         }
     }
 
     pub(super) fn operation(&self, target: usize, m: &Msg, a: &Args) -> SendOp {
+        if let Some(op) = m.op {
+            return op;
+        }
         let region = m.region.and_then(|r| self.ends[target].regions.get(r));
-        let (base, rkey) = region.map_or((0x10_0000, RKey(a.src as u32 | 1)), |r| {
+        let (base, mut rkey) = region.map_or((0x10_0000, RKey(a.src as u32 | 1)), |r| {
             (r.va, RKey(r.rkey))
         });
-        let va = base + m.at;
+        let mut va = base + m.at;
+        if let Some(g) = m.grant.and_then(|g| self.ends[target].grants.get(g)) {
+            rkey = RKey(g.key);
+            if g.access.contains(Access::ZERO_BASED) {
+                va = m.at.wrapping_sub(g.from);
+            }
+        }
         match m.kind {
             kind::SEND_IMM => SendOp::SendImm(m.a as u32),
-            kind::SEND_INV => SendOp::SendInvalidate(rkey),
             kind::WRITE => SendOp::Write { va, rkey },
             kind::WRITE_IMM => SendOp::WriteImm {
                 va,
@@ -227,24 +268,32 @@ impl State {
         side.erred = false;
         side.flushed = false;
         (side.quiet_until, side.waits_until) = (0, 0);
+        (side.run, side.holds, side.last_wqe) = (None, None, false);
         generation
     }
 
     /// `end` forgets its requests.
     pub(super) fn forget(&mut self, pair: usize, end: usize) {
         self.left(pair, end);
+        self.windows_unsure(pair, end);
         self.outgoing(pair, end).send_closed = true;
         self.incoming(pair, end).recv_closed = true;
         let side = &mut self.pairs[pair][end];
         side.erred = false;
         (side.quiet_until, side.waits_until) = (0, 0);
+        (side.holds, side.last_wqe) = (None, false);
     }
 
     /// After all is done: every request of a healthy end has succeeded.
     pub(super) fn all_done(&mut self, pair: usize, end: usize) -> Result<(), String> {
+        let reliable = self.is_reliable(pair);
         let s = self.outgoing(pair, end);
         let count = s.msgs.len();
-        s.reach(count)?;
+        if reliable {
+            s.reach(count)?;
+        } else if s.send_failed.is_some() {
+            return Ok(());
+        }
         match s.msgs.iter().skip(s.send_head).find(|m| m.signaled()) {
             Some(m) => Err(format!("request {} has no completion", m.wr)),
             None => Ok(()),
@@ -253,8 +302,15 @@ impl State {
 
     /// In ERR: every request has completed.
     pub(super) fn all_flushed(&mut self, pair: usize, end: usize) -> Result<(), String> {
-        if !self.pairs[pair][end].erred {
+        let side = self.pairs[pair][end];
+        if !side.erred || self.lossy(end) {
             return Ok(());
+        }
+        if side.holds.is_some() {
+            return Err("the shared receive request that it has taken has not completed".into());
+        }
+        if self.shares() && !side.last_wqe {
+            return Err("it has not said that it takes no more shared receive requests".into());
         }
         let s = self.incoming(pair, end);
         if s.recv_head != s.recvs.len() && !s.recv_closed {
@@ -300,4 +356,16 @@ fn split(len: u32, segs: u64, seed: u64) -> Vec<u32> {
     }
     parts.push(left);
     parts
+}
+
+/// The operation of a service that stands for another's.
+fn kind_of(service: Service, k: u64) -> u64 {
+    match (service, k) {
+        (Service::Reliable, _) => k,
+        (Service::Datagram, _) => k % 2,
+        (Service::Unreliable, kind::SEND_INV | kind::FLUSH) => kind::SEND,
+        (Service::Unreliable, kind::READ | kind::FETCH_ADD) => kind::WRITE,
+        (Service::Unreliable, kind::COMPARE_SWAP | kind::ATOMIC_WRITE) => kind::WRITE_IMM,
+        _ => k,
+    }
 }

@@ -3,12 +3,15 @@
 //! A seed first draws what kind of run it is (how bad the link, whether QPs come and go, whether anyone makes mistakes), then the
 //! operations; sizes lie where segmentation has its edges. Must not: depend on anything but the seed.
 
+mod windows;
+
+use rocexdp_common::opcode::rc;
 use rocexdp_proto::ids::PathMtu;
 use rocexdp_proto::rng::Rng;
 
 use super::link::ack_timeout_ns;
 use super::program::{Args, Op, Program, Setup, Verb, flag, kind, mistake};
-use super::state::{SLOTS, TARGET_LEN, TARGETS};
+use super::state::{SLOTS, TARGET_LEN, TARGETS, WINDOWS};
 
 /// All bits of `mem::Access`.
 const EVERYTHING: u64 = 1 | 2 | 4 | 8 | 16 | 256 | 512;
@@ -42,18 +45,70 @@ pub fn program(seed: u64) -> Program {
     let mut setup = setup(&mut d);
     setup.seed = d.below(u64::MAX) | 1;
     faults(&mut d, &mut setup);
+    if d.percent(4) {
+        return sparse(&mut d, setup);
+    }
     let mut ops = Vec::new();
-    memory(&mut d, &mut ops);
     let span = d.of(&[100_000, 400_000, 2_000_000]);
-    let (posts, mistakes) = (d.from(30, 220), d.percent(30));
-    traffic(&mut d, &setup, &mut ops, span, posts, mistakes);
+    let (posts, mistakes) = (d.from(40, 340), d.percent(30));
+    let windows = d.percent(38);
+    memory(&mut d, &mut ops, mistakes);
+    if mistakes && d.percent(25) {
+        (setup.forge0, setup.forge1) = (d.below(9000), d.below(9000));
+    }
+    if d.percent(if windows { 80 } else { 20 }) {
+        let invalidates = [rc::SEND_LAST_INVALIDATE, rc::SEND_ONLY_INVALIDATE];
+        let rare = [
+            rc::FLUSH,
+            rc::ATOMIC_WRITE,
+            rc::SEND_ONLY_IMM,
+            rc::SEND_LAST_IMM,
+            rc::WRITE_ONLY,
+            rc::WRITE_LAST,
+            rc::WRITE_ONLY_IMM,
+            rc::READ_RESPONSE_FIRST,
+            rc::READ_RESPONSE_LAST,
+        ];
+        let aim = if windows {
+            d.of(&invalidates)
+        } else {
+            d.of(&rare)
+        };
+        setup.aim = u64::from(aim.0) + 1;
+    }
+    let style = Style {
+        posts,
+        mistakes,
+        windows,
+    };
+    traffic(&mut d, &setup, &mut ops, span, style);
+    if windows {
+        windows::bindings(&mut d, &setup, &mut ops, span, mistakes);
+        windows::invalidations(&mut d, &setup, &mut ops, span);
+    }
+    if setup.srq > 0 {
+        for _ in 0..d.from(1, 8) {
+            let (end, a) = (d.below(2), d.from(1, setup.srq));
+            let args = Args {
+                end,
+                a,
+                ..Args::default()
+            };
+            ops.push(op(d.below(span), Verb::Limit, args));
+        }
+    }
     if d.percent(30) {
         lifecycle(&mut d, &setup, &mut ops, span);
     }
     if mistakes && d.percent(75) {
         withdrawals(&mut d, &mut ops, span);
     }
-    if d.percent(15) {
+    let dark = match (setup.mark0 >= 2000, windows) {
+        (true, _) => 70,
+        (_, true) => 50,
+        _ => 16,
+    };
+    if d.percent(dark) {
         blackouts(&mut d, &setup, &mut ops, span);
     }
     ops.sort_by_key(|op| op.at);
@@ -61,6 +116,66 @@ pub fn program(seed: u64) -> Program {
         setup,
         ops,
         faults: None,
+    }
+}
+
+/// A long program with few faults, so that those before the last answer explain nothing of a failure.
+fn sparse(d: &mut Dice, mut setup: Setup) -> Program {
+    let mut ops = Vec::new();
+    memory(d, &mut ops, false);
+    let (drop, timeout, retry) = (d.from(500, 1500), 6, 7);
+    setup = Setup {
+        timeout,
+        retry,
+        ..setup
+    };
+    faults_of(&mut setup, [0; 14]);
+    (setup.drop0, setup.drop1) = (drop, drop);
+    let style = Style {
+        posts: 300,
+        mistakes: false,
+        windows: false,
+    };
+    traffic(d, &setup, &mut ops, 60_000_000, style);
+    ops.sort_by_key(|op| op.at);
+    Program {
+        setup,
+        ops,
+        faults: None,
+    }
+}
+
+/// How a program's traffic is.
+#[derive(Clone, Copy)]
+struct Style {
+    posts: u64,
+    mistakes: bool,
+    windows: bool,
+}
+
+/// Which pairs are UC and which UD, and how many there are.
+fn services(d: &mut Dice, s: &mut Setup) {
+    match d.below(100) {
+        0..71 => {}
+        71..85 => {
+            s.pairs = d.of(&[1, 2, 3]);
+            s.uc = d.from(1, (1 << s.pairs) - 1);
+        }
+        85..94 => {
+            s.pairs = d.of(&[2, 3, 4]);
+            s.ud = d.from(1, (1 << s.pairs) - 1) | 1;
+        }
+        _ => {
+            s.pairs = 4;
+            (s.uc, s.ud) = (d.of(&[2, 6]), d.of(&[1, 8, 9]));
+        }
+    }
+    if d.percent(15) {
+        s.srq = d.of(&[4, 16, 64]);
+        s.limit = d.below(s.srq + 1);
+    } else if s.uc | s.ud == 0 && d.percent(8) {
+        s.cq = d.of(&[2, 4, 8, 16, 32]);
+        s.poll = d.of(&[1_000, 20_000, 100_000]);
     }
 }
 
@@ -81,7 +196,7 @@ fn setup(d: &mut Dice) -> Setup {
     } else {
         0
     };
-    Setup {
+    let mut s = Setup {
         pairs: d.of(&[1, 1, 1, 2, 3]),
         cqs: d.of(&[1, 2]),
         mtu: d.of(&[1, 1, 1, 1, 1, 2, 3, 5]),
@@ -94,7 +209,7 @@ fn setup(d: &mut Dice) -> Setup {
         sends: d.of(&[4, 16, 64]),
         recvs: d.of(&[4, 16, 64]),
         depth,
-        resources: if selective == 0 && d.percent(4) {
+        resources: if selective == 0 && d.percent(8) {
             depth / 2
         } else {
             depth
@@ -114,7 +229,9 @@ fn setup(d: &mut Dice) -> Setup {
         ipv6: u64::from(d.percent(20)),
         selective,
         ..Setup::default()
-    }
+    };
+    services(d, &mut s);
+    s
 }
 
 /// The link's faults, in 65536: none, a few of all, many of one kind, or a storm.
@@ -138,6 +255,16 @@ fn faults(d: &mut Dice, s: &mut Setup) {
             }
         }
     }
+    faults_of(s, all);
+    // A mark slows the sender down for long, so there are fewer of them.
+    s.mark0 /= 8;
+    s.mark1 /= 8;
+    if d.percent(7) {
+        (s.mark0, s.mark1) = (d.of(&[2000, 20_000]), d.of(&[2000, 20_000]));
+    }
+}
+
+fn faults_of(s: &mut Setup, all: [u64; 14]) {
     [
         s.drop0,
         s.drop1,
@@ -154,9 +281,6 @@ fn faults(d: &mut Dice, s: &mut Setup) {
         s.mark0,
         s.mark1,
     ] = all;
-    // A mark slows the sender down for long, so there are fewer of them.
-    s.mark0 /= 8;
-    s.mark1 /= 8;
 }
 
 fn op(at: u64, verb: Verb, args: Args) -> Op {
@@ -164,9 +288,11 @@ fn op(at: u64, verb: Verb, args: Args) -> Op {
 }
 
 /// Regions at the start.
-fn memory(d: &mut Dice, ops: &mut Vec<Op>) {
+fn memory(d: &mut Dice, ops: &mut Vec<Op>, mistakes: bool) {
     for end in 0..2 {
         for slot in 0..SLOTS as u64 {
+            // The last one may be in another protection domain.
+            let b = u64::from(slot == 5 && mistakes && d.percent(40));
             let a = match slot {
                 0..4 => EVERYTHING,
                 _ => d.of(&[1, 1 | 2, 1 | 4, 1 | 8, EVERYTHING]),
@@ -179,6 +305,7 @@ fn memory(d: &mut Dice, ops: &mut Vec<Op>) {
                     slot,
                     kind: d.below(TARGETS as u64),
                     a,
+                    b,
                     ..Args::default()
                 },
             ));
@@ -202,7 +329,12 @@ fn length(d: &mut Dice, mtu: u64) -> u64 {
     len.min(most).min(u64::from(TARGET_LEN))
 }
 
-fn traffic(d: &mut Dice, s: &Setup, ops: &mut Vec<Op>, span: u64, posts: u64, mistakes: bool) {
+fn traffic(d: &mut Dice, s: &Setup, ops: &mut Vec<Op>, span: u64, style: Style) {
+    let Style {
+        posts,
+        mistakes,
+        windows,
+    } = style;
     let mtu = u64::from(PathMtu::ALL[s.mtu as usize - 1].bytes());
     let one_way = d.percent(30);
     // How receive requests are posted: all first, in time, or short.
@@ -216,11 +348,14 @@ fn traffic(d: &mut Dice, s: &Setup, ops: &mut Vec<Op>, span: u64, posts: u64, mi
             kind::SEND,
             kind::SEND_IMM,
             kind::SEND_IMM,
+            kind::SEND_IMM,
             kind::WRITE,
             kind::WRITE,
             kind::WRITE,
             kind::WRITE_IMM,
             kind::WRITE_IMM,
+            kind::WRITE_IMM,
+            kind::READ,
             kind::READ,
             kind::READ,
             kind::COMPARE_SWAP,
@@ -230,7 +365,14 @@ fn traffic(d: &mut Dice, s: &Setup, ops: &mut Vec<Op>, span: u64, posts: u64, mi
             kind::ATOMIC_WRITE,
             kind::ATOMIC_WRITE,
             kind::FLUSH,
+            kind::FLUSH,
+            kind::SEND_INV,
         ]);
+        let kind = if windows && d.percent(30) {
+            kind::SEND_INV
+        } else {
+            kind
+        };
         let len = length(d, mtu);
         let mut flags = 0;
         for (flag, percent) in [
@@ -246,10 +388,18 @@ fn traffic(d: &mut Dice, s: &Setup, ops: &mut Vec<Op>, span: u64, posts: u64, mi
             flags |= flag::INLINE;
         }
         let bad = if mistakes && d.percent(3) {
-            d.of(&[mistake::KEY, mistake::RANGE, mistake::ALIGN])
+            d.of(&[
+                mistake::KEY,
+                mistake::RANGE,
+                mistake::ALIGN,
+                mistake::LENGTH,
+            ])
+        } else if windows && d.percent(if mistakes { 6 } else { 1 }) {
+            d.of(&[mistake::AS_IT_IS, mistake::AS_IT_IS, mistake::RANGE])
         } else {
             mistake::NONE
         };
+        let by_window = windows && (kind == kind::SEND_INV || d.percent(50));
         // Slots beyond the fourth may not allow it.
         let slot = d.below(if mistakes { SLOTS as u64 } else { 4 });
         let at = d.below(span);
@@ -266,15 +416,29 @@ fn traffic(d: &mut Dice, s: &Setup, ops: &mut Vec<Op>, span: u64, posts: u64, mi
             b: d.below(1 << 32),
             bad,
             src: d.below(1 << 40),
+            window: if by_window {
+                d.from(1, WINDOWS as u64)
+            } else {
+                0
+            },
+            age: d.of(&[0, 0, 1, 2]),
+            to: d.below(s.pairs),
         };
         ops.push(op(at, Verb::Post, args));
-        if matches!(kind, kind::SEND | kind::SEND_IMM | kind::WRITE_IMM) && d.percent(supply) {
+        // What stands for another operation of UC and UD may consume one, too.
+        let service = 1u64 << pair;
+        let consumes = match kind {
+            kind::SEND..=kind::SEND_INV | kind::WRITE_IMM => true,
+            _ => s.ud & service != 0 || (s.uc & service != 0 && d.percent(40)),
+        };
+        if consumes && d.percent(supply) {
             let (sooner, later) = (d.below(20_000), d.below(60_000));
             let when = d.of(&[0, at.saturating_sub(sooner), at + later]);
-            let short = mistakes && d.percent(4);
+            // A shared queue's short one would be anyone's.
+            let short = mistakes && (s.srq == 0 || s.selective == 0) && d.percent(4);
             let args = Args {
                 end: 1 - end,
-                pair,
+                pair: if s.ud & service != 0 { args.to } else { pair },
                 len: if short { d.below(len + 1) } else { 65_536 },
                 segs: d.of(&[1, 1, 2, 4]),
                 src: d.below(1 << 40),
@@ -325,7 +489,12 @@ fn lifecycle(d: &mut Dice, s: &Setup, ops: &mut Vec<Op>, span: u64) {
             // Something to do for the new connection.
             let n = d.from(5, 30);
             let mut more = Vec::new();
-            traffic(d, s, &mut more, 300_000, n, false);
+            let style = Style {
+                posts: n,
+                mistakes: false,
+                windows: false,
+            };
+            traffic(d, s, &mut more, 300_000, style);
             ops.extend(more.into_iter().map(|mut o| {
                 o.at += first;
                 o

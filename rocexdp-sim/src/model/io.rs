@@ -7,12 +7,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rocexdp_common::headers::Syndrome;
 use rocexdp_proto::drive::FrameIo;
-use rocexdp_proto::ids::{Psn, Qpn};
+use rocexdp_proto::ids::{CqNum, Psn, Qpn};
 use rocexdp_proto::verbs::CompletionQueue;
 use rocexdp_proto::wire::{Frags, Head, Packet, RxMeta};
 
 use super::program::Setup;
 use super::state::State;
+use super::unreliable::Came;
 
 /// A QP's number.
 #[must_use]
@@ -72,7 +73,23 @@ impl FrameIo for Io {
             let pair = packet
                 .and_then(|p| pair_of(p.bth.dest_qpn, self.end))
                 .filter(|p| *p < pairs);
-            lock(&self.state).receiving = pair.map(|p| (self.end, p));
+            {
+                let mut state = lock(&self.state);
+                state.receiving = pair.map(|p| (self.end, p));
+                if let Some((p, pair)) = packet.zip(pair)
+                    && !state.is_reliable(pair)
+                    && p.icrc_is_right(&Head::of(&whole))
+                {
+                    let came = Came {
+                        transport: p.bth.opcode.transport(),
+                        psn: p.bth.psn,
+                        deth: p.deth,
+                        frame: &frame,
+                        ipv6: state.setup.ipv6 != 0,
+                    };
+                    state.arrives(pair, self.end, &came);
+                }
+            }
             let pieces: Vec<&[u8]> = frame.chunks(self.piece.min(frame.len()).max(1)).collect();
             sink(&RxMeta::default(), &pieces);
             if let Some((p, pair)) = packet.zip(pair)
@@ -81,7 +98,11 @@ impl FrameIo for Io {
             {
                 self.not_ready.push((pair, p.bth.psn, code));
             }
-            lock(&self.state).receiving = None;
+            let mut state = lock(&self.state);
+            if let Some(pair) = pair {
+                state.arrived(pair, self.end);
+            }
+            state.receiving = None;
         }
         budget
     }
@@ -95,6 +116,12 @@ impl FrameIo for Io {
         let mut pieces: Vec<&mut [u8]> = frame.chunks_mut(self.piece.min(len).max(1)).collect();
         fill(&mut pieces);
         self.free_at = self.now + self.gap;
+        {
+            let mut state = lock(&self.state);
+            if state.setup.uc | state.setup.ud != 0 {
+                state.handed_out(self.end, &frame);
+            }
+        }
         self.sent.push_back(frame);
     }
 
@@ -105,9 +132,17 @@ pub(super) fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A completion queue whose completions are judged when they are pushed.
-pub(super) fn watched_queue(state: &Arc<Mutex<State>>, end: usize) -> Arc<CompletionQueue> {
-    let cq = Arc::new(CompletionQueue::new(4096));
+/// A completion queue whose completions are judged when they are pushed, or, if it has a depth, when it is polled.
+pub(super) fn watched_queue(
+    state: &Arc<Mutex<State>>,
+    end: usize,
+    num: u32,
+    depth: u64,
+) -> Arc<CompletionQueue> {
+    if depth > 0 {
+        return Arc::new(CompletionQueue::numbered(depth as u32, CqNum(num)));
+    }
+    let cq = Arc::new(CompletionQueue::numbered(4096, CqNum(num)));
     let (state, queue) = (Arc::clone(state), Arc::downgrade(&cq));
     cq.set_waker(Box::new(move || {
         let Some(cq) = queue.upgrade() else { return };

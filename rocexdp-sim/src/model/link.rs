@@ -8,7 +8,10 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
 use rocexdp_common::fault::{self, Faults, Share};
+use rocexdp_common::headers::Bth;
+use rocexdp_common::opcode::{Opcode, rc};
 use rocexdp_proto::rng::Rng;
+use rocexdp_proto::wire::Icrc;
 
 use super::program::{Fault, Hit, Program, Setup};
 
@@ -16,6 +19,19 @@ use super::program::{Fault, Hit, Program, Setup};
 const COPY_NS: u64 = 60_000;
 /// How much later a reordered frame comes, at most.
 const REORDER_NS: u64 = 20_000;
+
+/// Faults that aim.
+const AIMED: [Fault; 6] = [
+    Fault::Drop,
+    Fault::Corrupt,
+    Fault::Duplicate,
+    Fault::Reorder,
+    Fault::Late,
+    Fault::Truncate,
+];
+
+/// Bytes of a UDP header.
+const UDP_HEADER: usize = 8;
 
 /// A frame on the way: when it arrives, in which order it entered, the end it goes to.
 type Flight = Reverse<(u64, u64, u8, Vec<u8>)>;
@@ -26,6 +42,9 @@ pub struct Link {
     shares: [Faults; 2],
     late: [u64; 2],
     truncate: [u64; 2],
+    forge: [u64; 2],
+    /// Low five bits of the opcode that more faults aim at.
+    aim: Option<u8>,
     late_ns: u64,
     delay: [u64; 2],
     single: Option<BTreeMap<(u8, u64), Vec<Fault>>>,
@@ -69,6 +88,8 @@ impl Link {
             ],
             late: [s.late0, s.late1],
             truncate: [s.truncate0, s.truncate1],
+            forge: [s.forge0, s.forge1],
+            aim: s.aim.checked_sub(1).map(|n| n as u8 & 0x1f),
             late_ns: ack_timeout_ns(s),
             delay: [s.delay0, s.delay1],
             single,
@@ -98,7 +119,11 @@ impl Link {
         let d = usize::from(dir);
         let n = self.numbers[d];
         self.numbers[d] += 1;
-        let faults = self.decide(now, dir, n);
+        let mut faults = self.decide(now, dir, n);
+        if faults.is_empty() && self.single.is_none() && !self.clean {
+            faults.extend(self.aimed(&frame, dir, n));
+        }
+        faults.retain(|f| *f != Fault::Forge || forge(&mut frame).is_some());
         self.hits.extend(faults.iter().map(|f| (dir, n, *f)));
         let mut rng = Rng::new(self.seed ^ (n << 8) ^ u64::from(dir));
         let mut time = now + self.delay[d];
@@ -117,6 +142,7 @@ impl Link {
                 Fault::Reorder => time += 1 + rng.below(REORDER_NS),
                 Fault::Late => time += self.late_ns / 2 + rng.below(4 * self.late_ns),
                 Fault::Mark => mark(&mut frame),
+                Fault::Forge => {}
             }
         }
         if copies == 2 {
@@ -125,6 +151,14 @@ impl Link {
         }
         self.enter(time, dir, frame);
         faults
+    }
+
+    /// The fault of a frame that is aimed at: one in three has one.
+    fn aimed(&self, frame: &[u8], dir: u8, n: u64) -> Option<Fault> {
+        let aim = self.aim?;
+        let opcode = *frame.get(fault::find(frame)?.bth)?;
+        let mut rng = Rng::new(self.seed ^ 0xa1 ^ (n << 8) ^ u64::from(dir));
+        (opcode & 0x1f == aim && rng.below(3) == 0).then(|| AIMED[rng.below(6) as usize])
     }
 
     fn enter(&mut self, time: u64, dir: u8, frame: Vec<u8>) {
@@ -149,7 +183,7 @@ impl Link {
             return vec![Fault::Drop];
         }
         let mut rng = Rng::new(!self.seed ^ (n << 8) ^ u64::from(dir));
-        let (late, cut) = (rng.below(65536), rng.below(65536));
+        let (late, cut, forged) = (rng.below(65536), rng.below(65536), rng.below(65536));
         [
             (decision.mark, Fault::Mark),
             (decision.corrupt, Fault::Corrupt),
@@ -157,6 +191,7 @@ impl Link {
             (decision.reorder, Fault::Reorder),
             (late < self.late[d], Fault::Late),
             (cut < self.truncate[d], Fault::Truncate),
+            (forged < self.forge[d], Fault::Forge),
         ]
         .into_iter()
         .filter_map(|(hit, fault)| hit.then_some(fault))
@@ -194,4 +229,33 @@ fn mark(frame: &mut [u8]) {
         let sum = mark.checksum([frame[at], frame[at + 1]]);
         frame[at..at + 2].copy_from_slice(&sum);
     }
+}
+
+/// An answer with an AETH becomes one of another place in its message, or of another kind; `None` if the frame is none. Its
+/// ICRC is right, so that only the completer can tell.
+fn forge(frame: &mut [u8]) -> Option<()> {
+    let covered = fault::find(&*frame)?;
+    let opcode = Opcode(*frame.get(covered.bth)?);
+    let place = |op: Opcode| {
+        if opcode.is_selective() {
+            op.selective()
+        } else {
+            op
+        }
+    };
+    let other = match opcode.standard() {
+        rc::READ_RESPONSE_FIRST => rc::READ_RESPONSE_LAST,
+        rc::READ_RESPONSE_LAST => rc::READ_RESPONSE_FIRST,
+        rc::READ_RESPONSE_ONLY => rc::READ_RESPONSE_FIRST,
+        rc::ATOMIC_ACKNOWLEDGE => rc::READ_RESPONSE_ONLY,
+        _ => return None,
+    };
+    frame[covered.bth] = place(other).0;
+    let (headers, icrc_at) = (covered.bth + Bth::LEN, covered.bth + covered.length);
+    let udp = covered.bth - covered.ip - UDP_HEADER;
+    let mut icrc = Icrc::over_headers(frame.get(covered.ip..headers)?, udp)?;
+    icrc.update(frame.get(headers..icrc_at)?);
+    let icrc = icrc.finish();
+    frame.get_mut(icrc_at..icrc_at + 4)?.copy_from_slice(&icrc);
+    Some(())
 }

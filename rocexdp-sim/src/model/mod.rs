@@ -10,69 +10,27 @@
 
 mod act;
 pub mod completion;
+mod connect;
+pub mod coverage;
 mod expect;
 pub mod generate;
 mod io;
 pub mod link;
 pub mod oracle;
 pub mod program;
+pub mod shared;
 pub mod shrink;
 pub mod state;
 pub mod tally;
+pub mod unreliable;
 pub mod watch;
+pub mod window;
 pub mod world;
 
-use rocexdp_common::opcode::rc;
-use rocexdp_proto::verbs::Status;
-
+pub use coverage::{REQUIRED_STATUSES, required_opcodes};
 pub use program::Program;
 pub use tally::Tally;
 pub use world::{Outcome, run};
-
-/// Opcodes that must meet every fault: RC's, and the same of selective repeat.
-#[must_use]
-pub fn required_opcodes() -> Vec<u8> {
-    let rc = [
-        rc::SEND_FIRST,
-        rc::SEND_MIDDLE,
-        rc::SEND_LAST,
-        rc::SEND_LAST_IMM,
-        rc::SEND_ONLY,
-        rc::SEND_ONLY_IMM,
-        rc::WRITE_FIRST,
-        rc::WRITE_MIDDLE,
-        rc::WRITE_LAST,
-        rc::WRITE_LAST_IMM,
-        rc::WRITE_ONLY,
-        rc::WRITE_ONLY_IMM,
-        rc::READ_REQUEST,
-        rc::READ_RESPONSE_FIRST,
-        rc::READ_RESPONSE_MIDDLE,
-        rc::READ_RESPONSE_LAST,
-        rc::READ_RESPONSE_ONLY,
-        rc::ACKNOWLEDGE,
-        rc::ATOMIC_ACKNOWLEDGE,
-        rc::COMPARE_SWAP,
-        rc::FETCH_ADD,
-        rc::ATOMIC_WRITE,
-        rc::FLUSH,
-    ]
-    .map(|op| op.0);
-    rc.into_iter().chain(rc.map(|op| op | 0xc0)).collect()
-}
-
-/// Statuses that must occur.
-pub const REQUIRED_STATUSES: &[Status] = &[
-    Status::Success,
-    Status::LocLenErr,
-    Status::LocProtErr,
-    Status::WrFlushErr,
-    Status::RemInvReqErr,
-    Status::RemAccessErr,
-    Status::RemOpErr,
-    Status::RetryExcErr,
-    Status::RnrRetryExcErr,
-];
 
 /// Runs a seed.
 #[must_use]

@@ -7,11 +7,12 @@
 //!
 //! Must not: know how an endpoint does it.
 
+use rocexdp_proto::ids::PathMtu;
 use rocexdp_proto::mem::{Access, Atomic, MemoryFault};
 use rocexdp_proto::verbs::Status;
 
 use super::program::{Setup, kind};
-use super::state::{Msg, State, Stream, place, position};
+use super::state::{Msg, Service, State, Stream, place, position};
 
 /// Why an access was refused by the model: the endpoint sees a fault, and the run fails.
 const REFUSED: Result<(), MemoryFault> = Err(MemoryFault);
@@ -109,13 +110,34 @@ impl State {
         }
     }
 
-    /// Whether a message's key grants `len` bytes from its byte `at` on, in target memory `mem`; gives the first byte's place.
-    fn granted(&self, target: usize, m: &Msg, at: u64, len: u64) -> Option<(usize, u64)> {
+    /// Whether a message's key grants `len` bytes from its byte `at` on; gives the first byte's place.
+    /// Over the QP of `pair`; by a window's key, if that may be in force.
+    pub(super) fn granted(
+        &self,
+        target: usize,
+        pair: usize,
+        m: &Msg,
+        at: u64,
+        len: u64,
+    ) -> Option<(usize, u64)> {
         let region = self.ends[target].regions.get(m.region?)?;
         let from = m.at.checked_add(at)?;
         let end = from.checked_add(len)?;
-        (region.live && end <= region.len && region.access.contains(m.needs()))
-            .then_some((region.mem, from))
+        let right = match m.grant {
+            Some(grant) => {
+                let g = self.ends[target].grants.get(grant)?;
+                let over = g.over.is_none_or(|p| p == pair);
+                let inside = from >= g.from && end <= g.from + g.len;
+                over && inside && !g.gone && g.access.contains(m.needs())
+            }
+            None => end <= region.len && region.access.contains(m.needs()) && !region.foreign,
+        };
+        (region.live && right).then_some((region.mem, from))
+    }
+
+    /// Bytes of a packet.
+    pub(super) fn mtu(&self) -> u32 {
+        PathMtu::ALL[(self.setup.mtu as usize - 1).min(4)].bytes()
     }
 
     /// A packet's bytes into a receive buffer.
@@ -128,15 +150,39 @@ impl State {
         let Some(pair) = self.whose(end) else {
             return REFUSED;
         };
+        if !self.is_reliable(pair) {
+            if self.datagram_write(pair, end, offset, bytes) {
+                return Ok(());
+            }
+            let what = self.arrival;
+            self.wrong(|| {
+                format!("end {end} pair {pair}: {} B are written at {offset} of the receive buffers, which is not the place of what comes, or other bytes: {what:?}", bytes.len())
+            });
+            return REFUSED;
+        }
         let selective = self.setup.selective > 0;
+        let shared = if self.shares() {
+            self.shared_place(pair, end, offset)
+        } else {
+            None
+        };
         let s = self.incoming(pair, end);
         let (cursor, done) = (s.next_traceful(), s.done);
         let message = s.msgs.get(cursor).filter(|m| m.kind <= kind::SEND_INV);
         let receive = message.and_then(|m| s.recvs.get(m.recv?));
-        let expected = receive.and_then(|r| position(&r.list, offset));
+        let own = receive.and_then(|r| position(&r.list, offset));
+        let expected = shared.or(own);
         let len = bytes.len() as u32;
+        let refused = message.cloned();
+        let last = |at: u32, m: &Msg| at + len < m.len || self.may_invalidate(end, m);
+        let endable = expected
+            .zip(refused)
+            .is_none_or(|((at, _), m)| last(at, &m));
+        let s = self.incoming(pair, end);
+        let message = s.msgs.get(cursor).filter(|m| m.kind <= kind::SEND_INV);
         let right = expected.is_some_and(|(at, room)| {
             len <= room
+                && endable
                 && message.is_some_and(|m| {
                     m.bad.is_none()
                         && s.may_place(selective, at, len, m.len)
@@ -169,6 +215,17 @@ impl State {
         let Some(pair) = self.whose(end) else {
             return REFUSED;
         };
+        if !self.is_reliable(pair) {
+            if self.unreliable_write(pair, end, mem, offset, bytes) {
+                self.poke(end, mem, offset, bytes);
+                return Ok(());
+            }
+            let what = self.arrival;
+            self.wrong(|| {
+                format!("end {end} pair {pair}: {} B are written at {offset} of target memory {mem}, which is not the place of what comes, or other bytes, or not granted: {what:?}", bytes.len())
+            });
+            return REFUSED;
+        }
         let selective = self.setup.selective > 0;
         let s = self.incoming(pair, end);
         let done = s.done;
@@ -185,7 +242,7 @@ impl State {
             matches!(m.kind, kind::WRITE | kind::WRITE_IMM)
                 && m.bad.is_none()
                 && placeable
-                && self.granted(end, m, u64::from(at), u64::from(len)) == Some((mem, offset))
+                && self.granted(end, pair, m, u64::from(at), u64::from(len)) == Some((mem, offset))
                 && m.payload_is(at, bytes)
         });
         if !right {
@@ -252,7 +309,7 @@ impl State {
                 m.kind == kind::READ
                     && inside.is_some_and(|from| {
                         from + len <= u64::from(m.len)
-                            && self.granted(end, m, from, len) == Some((mem, offset))
+                            && self.granted(end, pair, m, from, len) == Some((mem, offset))
                     })
             })
         });
@@ -294,7 +351,7 @@ impl State {
                     m.kind == kind::ATOMIC_WRITE && m.payload_is(0, &value.to_ne_bytes())
                 }
             };
-            same && m.bad.is_none() && self.granted(end, m, 0, 8) == Some((mem, offset))
+            same && m.bad.is_none() && self.granted(end, pair, m, 0, 8) == Some((mem, offset))
         });
         if !right {
             let what = message.map(|m| (m.wr, m.kind, m.at));
@@ -334,7 +391,7 @@ impl State {
         let right = due.iter().any(|m| {
             m.kind == kind::FLUSH
                 && u64::from(m.len) == len
-                && self.granted(end, m, 0, len) == Some((mem, offset))
+                && self.granted(end, pair, m, 0, len) == Some((mem, offset))
         });
         if right {
             return Ok(());
@@ -417,10 +474,13 @@ impl State {
 
     /// Whether what `end` receives next is something that it may refuse, ending the connection.
     pub fn may_refuse(&mut self, pair: usize, end: usize) -> bool {
+        if !self.is_reliable(pair) {
+            return self.ends[end].was_gone[1];
+        }
         let generation = self.pairs[pair][end].generation;
         let s = &self.streams[pair][1 - end][generation];
         for m in s.msgs.iter().skip(s.cursor) {
-            if self.refusable(end, s, m).is_some() {
+            if !self.refusals(end, pair, m).is_empty() {
                 return true;
             }
             if !m.traceless() {
@@ -429,7 +489,7 @@ impl State {
         }
         // A READ is answered, or answered again, after what is behind it was executed.
         let mut reads = s.msgs.iter().filter(|m| m.kind == kind::READ);
-        if reads.any(|m| self.refusable(end, s, m).is_some()) {
+        if reads.any(|m| !self.refusals(end, pair, m).is_empty()) {
             return true;
         }
         // A receive of no bytes leaves no trace, but its message may be too long, or the resources too few.
@@ -439,30 +499,55 @@ impl State {
         depth > resources && s.msgs.iter().any(Msg::wants_response)
     }
 
-    /// How the target may refuse a message.
-    pub fn refusable(&self, end: usize, s: &Stream, m: &Msg) -> Option<Status> {
+    /// How the target may refuse a message that came over the QP of `pair`.
+    pub fn refusals(&self, end: usize, pair: usize, m: &Msg) -> Vec<Status> {
+        let mut all = Vec::new();
+        if m.is_local() {
+            return all;
+        }
         if !qp_serves(self.setup.access, m) {
-            return Some(Status::RemInvReqErr);
+            all.push(Status::RemInvReqErr);
         }
-        if m.bad.is_some() {
-            return m.bad;
+        all.extend(m.bad);
+        if m.kind <= kind::SEND_INV && self.too_long(end, pair, m) {
+            all.push(Status::RemInvReqErr);
         }
-        if let Some(n) = m.recv
-            && m.kind <= kind::SEND_INV
-            && s.recvs.get(n).is_some_and(|r| r.room < m.len)
-        {
-            return Some(Status::RemInvReqErr);
-        }
-        if m.needs() != Access::NONE
-            && (m.len > 0 || m.kind == kind::FLUSH)
-            && self.granted(end, m, 0, u64::from(m.len)).is_none()
-        {
-            return Some(Status::RemAccessErr);
+        let served = match m.grant {
+            Some(_) if m.kind == kind::SEND_INV => self.change_is_certain(m),
+            Some(_) => self.window_serves(end, pair, m),
+            None => {
+                m.needs() == Access::NONE
+                    || self.granted(end, pair, m, 0, u64::from(m.len)).is_some()
+            }
+        };
+        let keyless = m.len == 0 && !matches!(m.kind, kind::FLUSH | kind::SEND_INV);
+        if !served && !keyless {
+            all.push(Status::RemAccessErr);
         }
         let gone = &self.ends[end].was_gone;
         let region = m.region.and_then(|r| self.ends[end].regions.get(r));
-        let faulty = (m.recv.is_some() && gone[1]) || region.is_some_and(|r| gone[3 + r.mem]);
-        faulty.then_some(Status::RemOpErr)
+        if (m.consumes() && gone[1]) || region.is_some_and(|r| gone[3 + r.mem]) {
+            all.push(Status::RemOpErr);
+        }
+        all
+    }
+
+    /// Whether a message may be longer than its receive request.
+    fn too_long(&self, end: usize, pair: usize, m: &Msg) -> bool {
+        if self.shares() {
+            return self.ends[end].shared.shortest() < m.len;
+        }
+        let generation = self.pairs[pair][end].generation;
+        let s = &self.streams[pair][1 - end][generation];
+        let index = match self.service(pair) {
+            Service::Reliable => m.recv,
+            Service::Unreliable => Some(s.recv_head),
+            // It completes so.
+            Service::Datagram => None,
+        };
+        index
+            .and_then(|n| s.recvs.get(n))
+            .is_some_and(|r| r.room < m.len)
     }
 }
 

@@ -115,6 +115,24 @@ numbers! {
         mark0,
         /// From end 1.
         mark1,
+        /// READ responses and atomic acknowledges that say something else, under a right ICRC.
+        forge0,
+        /// From end 1.
+        forge1,
+        /// Faults that aim at packets of one operation and place: the low five bits of the opcode, counted from 1; 0: none do.
+        aim,
+        /// Which pairs are UC, as bits.
+        uc,
+        /// Which are UD.
+        ud,
+        /// Depth of the receive queue that all QPs of an end share; 0: each has its own.
+        srq,
+        /// Its limit at the start.
+        limit,
+        /// Depth of completion queues that are polled from time to time; 0: deep ones, polled at once.
+        cq,
+        /// Nanoseconds between polls of those.
+        poll,
     }
 }
 
@@ -147,10 +165,18 @@ pub enum Verb {
     Poke,
     /// Nothing gets through from `end` for `a` nanoseconds.
     Blackout,
+    /// Allocates a memory window in window slot `slot`: `kind` 1 or 2 its type; `b` 1: in another protection domain.
+    Window,
+    /// Frees it, bound or not.
+    Free,
+    /// Arms the limit of the shared receive queue: `a`.
+    Limit,
+    /// Polls `end`'s completion queues, if they are polled from time to time.
+    Poll,
 }
 
 /// Verbs and their words.
-const VERBS: [(Verb, &str); 13] = [
+const VERBS: [(Verb, &str); 17] = [
     (Verb::Post, "post"),
     (Verb::Recv, "recv"),
     (Verb::Err, "err"),
@@ -164,6 +190,10 @@ const VERBS: [(Verb, &str); 13] = [
     (Verb::GiveBack, "giveback"),
     (Verb::Poke, "poke"),
     (Verb::Blackout, "blackout"),
+    (Verb::Window, "window"),
+    (Verb::Free, "free"),
+    (Verb::Limit, "limit"),
+    (Verb::Poll, "poll"),
 ];
 
 numbers! {
@@ -193,6 +223,12 @@ numbers! {
         bad,
         /// Where in the source the bytes are, first.
         src,
+        /// Not 0: the key is that of the peer's window slot, counted from 1, instead of a region's.
+        window,
+        /// Which of the keys that a window has had: 0 the newest.
+        age,
+        /// UD: pair of the QP that it goes to.
+        to,
     }
 }
 
@@ -236,6 +272,12 @@ pub mod mistake {
     pub const RANGE: u64 = 2;
     /// An atomic's address that is no multiple of 8.
     pub const ALIGN: u64 = 3;
+    /// An atomic's memory that is not 8 bytes.
+    pub const LENGTH: u64 = 4;
+    /// The window's key, or what is to be done with the window, as it is: old, not bound, another QP's.
+    pub const AS_IT_IS: u64 = 5;
+    /// A right that no window, or this region, can give.
+    pub const RIGHT: u64 = 6;
 }
 
 /// An operation with its time.
@@ -269,11 +311,13 @@ pub enum Fault {
     Blackout,
     /// Marked with Congestion Experienced.
     Mark,
+    /// An answer that says something else, its ICRC right: what only a broken peer sends.
+    Forge,
 }
 
 impl Fault {
     /// Every fault with its word.
-    pub const ALL: [(Self, &'static str); 8] = [
+    pub const ALL: [(Self, &'static str); 9] = [
         (Self::Drop, "drop"),
         (Self::Corrupt, "corrupt"),
         (Self::Duplicate, "duplicate"),
@@ -282,7 +326,14 @@ impl Fault {
         (Self::Truncate, "truncate"),
         (Self::Blackout, "blackout"),
         (Self::Mark, "mark"),
+        (Self::Forge, "forge"),
     ];
+
+    /// Whether a frame that it hits may be missing, late or twice: what every opcode must meet.
+    #[must_use]
+    pub fn is_of_links(self) -> bool {
+        !matches!(self, Self::Mark | Self::Forge)
+    }
 
     /// Its word.
     #[must_use]

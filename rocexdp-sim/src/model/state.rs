@@ -5,10 +5,13 @@
 //! of its bytes are there. Must not: look into an endpoint.
 
 use rocexdp_proto::mem::Access;
-use rocexdp_proto::verbs::Status;
+use rocexdp_proto::verbs::{SendOp, Status};
 
 use super::program::{Setup, flag, kind};
+use super::shared::{Queues, Shared};
 use super::tally::Tally;
+use super::unreliable::{Arrival, Run};
+use super::window::{Change, Grant, WindowInfo};
 
 /// Bytes of the source that all payloads are taken from.
 pub const SOURCE_LEN: u32 = 1 << 18;
@@ -18,6 +21,8 @@ pub const TARGET_LEN: u32 = 1 << 16;
 pub const TARGETS: usize = 3;
 /// Region slots of each end.
 pub const SLOTS: usize = 6;
+/// Window slots of each end.
+pub const WINDOWS: usize = 4;
 
 /// The bytes that every payload is a part of.
 #[must_use]
@@ -69,6 +74,16 @@ pub struct Msg {
     pub packets: u32,
     /// READ: how long the target memory's log was when it could first be read.
     pub since: usize,
+    /// When it was posted.
+    pub posted: u64,
+    /// It names a window's key: of this grant, among all that the peer ever gave.
+    pub grant: Option<usize>,
+    /// What it does to a window.
+    pub change: Option<Change>,
+    /// What is posted, where the rest does not say it.
+    pub op: Option<SendOp>,
+    /// UD: pair of the QP that it goes to.
+    pub to: usize,
 }
 
 impl Msg {
@@ -97,6 +112,18 @@ impl Msg {
     #[must_use]
     pub fn carries(&self) -> bool {
         self.kind <= kind::WRITE_IMM
+    }
+
+    /// It never leaves the host.
+    #[must_use]
+    pub fn is_local(&self) -> bool {
+        matches!(self.kind, kind::BIND | kind::LOCAL_INV)
+    }
+
+    /// It consumes a receive request.
+    #[must_use]
+    pub fn consumes(&self) -> bool {
+        self.kind <= kind::SEND_INV || self.kind == kind::WRITE_IMM
     }
 
     /// The target's memory shows nothing of it.
@@ -227,6 +254,10 @@ pub struct Stream {
     pub start: u32,
     /// RNR NAKs that the receiver sent.
     pub rnr_naks: u64,
+    /// Answers to the sender that were forged.
+    pub forged: u64,
+    /// UC and UD: packets that have left.
+    pub left: u32,
 }
 
 /// One end's QP of a pair.
@@ -246,6 +277,23 @@ pub struct Side {
     pub quiet_until: u64,
     /// And it may keep silent until then.
     pub waits_until: u64,
+    /// UC: the packets that came last, one behind the other.
+    pub run: Option<Run>,
+    /// The request of the shared receive queue that it has taken.
+    pub holds: Option<usize>,
+    /// It has said that it takes no more from the shared receive queue.
+    pub last_wqe: bool,
+}
+
+/// Whose rules a pair of QPs follows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Service {
+    /// RC.
+    Reliable,
+    /// UC.
+    Unreliable,
+    /// UD.
+    Datagram,
 }
 
 /// A region that was registered once.
@@ -263,6 +311,8 @@ pub struct RegionInfo {
     pub access: Access,
     /// Not withdrawn.
     pub live: bool,
+    /// In another protection domain than the QPs.
+    pub foreign: bool,
 }
 
 /// Memory that peers reach.
@@ -283,6 +333,16 @@ pub struct EndState {
     pub regions: Vec<RegionInfo>,
     /// Which of them is in a slot.
     pub slots: [Option<usize>; SLOTS],
+    /// Every memory window so far.
+    pub windows: Vec<WindowInfo>,
+    /// Which of them is in a slot.
+    pub window_slots: [Option<usize>; WINDOWS],
+    /// Every binding so far.
+    pub grants: Vec<Grant>,
+    /// The receive queue that its QPs share.
+    pub shared: Shared,
+    /// Its completion queues.
+    pub queues: Queues,
     /// Memories that fault now: sources, receive buffers, landing zones, targets.
     pub gone: [bool; 3 + TARGETS],
     /// Those that ever did.
@@ -302,6 +362,8 @@ pub struct WrRef {
     pub generation: usize,
     /// A receive request.
     pub is_recv: bool,
+    /// Of the shared receive queue: pair and generation mean nothing.
+    pub shared: bool,
     /// Place in the stream's messages or receive requests.
     pub index: usize,
 }
@@ -315,6 +377,8 @@ pub struct State {
     pub setup: Setup,
     /// The frame that is being received: at which end, for the QP of which pair.
     pub receiving: Option<(usize, usize)>,
+    /// Of UC or UD: what it is.
+    pub arrival: Option<Arrival>,
     /// Memory of each end.
     pub ends: [EndState; 2],
     /// QPs of each pair.
@@ -364,6 +428,25 @@ impl State {
         }
     }
 
+    /// Whose rules a pair follows.
+    #[must_use]
+    pub fn service(&self, pair: usize) -> Service {
+        let bit = |mask: u64| mask >> pair & 1 != 0;
+        if bit(self.setup.ud) {
+            Service::Datagram
+        } else if bit(self.setup.uc) {
+            Service::Unreliable
+        } else {
+            Service::Reliable
+        }
+    }
+
+    /// Whether the pair is RC.
+    #[must_use]
+    pub fn is_reliable(&self, pair: usize) -> bool {
+        self.service(pair) == Service::Reliable
+    }
+
     /// Notes that something happened, for the hash that two runs are compared by.
     pub fn note(&mut self, tag: u64, value: u64) {
         for word in [self.now, tag, value] {
@@ -393,6 +476,7 @@ impl State {
     /// `end` no longer serves its peer.
     pub fn left(&mut self, pair: usize, end: usize) {
         self.pairs[pair][end].connected = false;
+        self.pairs[pair][end].run = None;
         self.incoming(pair, end).disturbed = true;
         // Nor is it sure that the peer hears why our requests end.
         self.outgoing(pair, end).disturbed = true;

@@ -27,6 +27,10 @@ pub struct Tally {
     pub bytes: u64,
     /// Work requests posted.
     pub posted: u64,
+    /// Asynchronous events, of the kinds that the oracle waits for: limits reached, queues overflowed, QPs failed.
+    pub events: [u64; 3],
+    /// Accesses by window keys that were right, and by those that were not.
+    pub windows: [u64; 2],
     /// Virtual nanoseconds.
     pub time: u64,
     /// Of everything that happened, in order; of several seeds, the sum.
@@ -42,6 +46,8 @@ impl Default for Tally {
             statuses: [0; 16],
             bytes: 0,
             posted: 0,
+            events: [0; 3],
+            windows: [0; 2],
             time: 0,
             hash: 0xcbf2_9ce4_8422_2325,
         }
@@ -63,6 +69,12 @@ impl Tally {
         self.seeds += other.seeds;
         self.bytes += other.bytes;
         self.posted += other.posted;
+        for (a, b) in self.events.iter_mut().zip(other.events) {
+            *a += b;
+        }
+        for (a, b) in self.windows.iter_mut().zip(other.windows) {
+            *a += b;
+        }
         self.time += other.time;
         self.hash = self.hash.wrapping_add(other.hash);
         for (a, b) in self.sent.iter_mut().zip(&other.sent) {
@@ -84,13 +96,13 @@ impl Tally {
         self.hit.iter().flatten().sum()
     }
 
-    /// What occurred less than `least` times of what had to occur: every opcode of `opcodes` with every fault (a mark is
-    /// none), every status of `statuses`.
+    /// What occurred less than `least` times of what had to occur: every opcode of `opcodes` with every fault of links,
+    /// every status of `statuses`.
     #[must_use]
     pub fn missing(&self, opcodes: &[u8], statuses: &[Status], least: u64) -> Vec<String> {
         let mut missing = Vec::new();
         for &op in opcodes {
-            for (fault, word) in Fault::ALL.into_iter().filter(|f| f.0 != Fault::Mark) {
+            for (fault, word) in Fault::ALL.into_iter().filter(|f| f.0.is_of_links()) {
                 let n = self.hit[usize::from(op)][fault as usize];
                 if n < least {
                     missing.push(format!("{} with {word}: {n}", opcode::name(Opcode(op))));
@@ -131,9 +143,15 @@ impl Tally {
             let n = self.statuses[status as usize];
             let _ = writeln!(out, "{:<34}{n:>10}", status.to_string());
         }
+        let [limits, overflows, failures] = self.events;
+        let [right, odd] = self.windows;
         let _ = writeln!(
             out,
-            "\n{} seeds: {} requests, {} completions, {} packets, {} faults, {} bytes checked, {:.1} s of virtual time, hash {:016x}",
+            "\nevents: {limits} limits reached, {overflows} completion queues overflowed, {failures} QPs failed; window keys: {right} in force, {odd} as they were"
+        );
+        let _ = writeln!(
+            out,
+            "{} seeds: {} requests, {} completions, {} packets, {} faults, {} bytes checked, {:.1} s of virtual time, hash {:016x}",
             self.seeds,
             self.posted,
             self.statuses.iter().sum::<u64>(),

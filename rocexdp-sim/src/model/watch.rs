@@ -48,10 +48,14 @@ pub struct Watched {
 impl Watched {
     fn judge<T>(
         &self,
+        offset: u64,
         f: impl FnOnce(&mut State) -> Result<T, MemoryFault>,
     ) -> Result<T, MemoryFault> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if state.ends[self.end].gone[self.role.index()] {
+            if self.role == Role::Receive {
+                state.tried(self.end, offset);
+            }
             return Err(MemoryFault);
         }
         f(&mut state)
@@ -69,7 +73,7 @@ impl Memory for Watched {
     }
 
     fn read(&self, offset: u64, dst: &mut [u8]) -> Result<(), MemoryFault> {
-        self.judge(|state| match self.role {
+        self.judge(offset, |state| match self.role {
             Role::Source => {
                 let from = usize::try_from(offset).map_err(|_| MemoryFault)?;
                 let bytes = source().get(from..from + dst.len());
@@ -85,7 +89,7 @@ impl Memory for Watched {
     }
 
     fn write(&self, offset: u64, src: &[u8]) -> Result<(), MemoryFault> {
-        self.judge(|state| match self.role {
+        self.judge(offset, |state| match self.role {
             Role::Receive => state.receive_write(self.end, offset, src),
             Role::Landing => state.landing_write(self.end, offset, src),
             Role::Target(mem) => state.target_write(self.end, mem, offset, src),
@@ -97,7 +101,7 @@ impl Memory for Watched {
     }
 
     fn atomic(&self, offset: u64, op: Atomic) -> Result<u64, MemoryFault> {
-        self.judge(|state| match self.role {
+        self.judge(offset, |state| match self.role {
             Role::Target(mem) => state.target_atomic(self.end, mem, offset, op),
             _ => {
                 state.wrong(|| format!("end {}: atomic on {:?}", self.end, self.role));
@@ -107,7 +111,7 @@ impl Memory for Watched {
     }
 
     fn flush(&self, offset: u64, len: u64, persistent: bool) -> Result<(), MemoryFault> {
-        self.judge(|state| match self.role {
+        self.judge(offset, |state| match self.role {
             Role::Target(mem) if !persistent => state.target_flush(self.end, mem, offset, len),
             _ => {
                 state.wrong(|| format!("end {}: flush of {:?}", self.end, self.role));

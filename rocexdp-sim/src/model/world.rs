@@ -9,20 +9,18 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use rocexdp_common::headers::Syndrome;
 use rocexdp_common::opcode::Operation;
 use rocexdp_proto::drive::step;
-use rocexdp_proto::ids::{PathMtu, Psn, gid_from_ipv4};
-use rocexdp_proto::mem::Access;
-use rocexdp_proto::qp::{SelectiveRepeat, rnr_delay};
+use rocexdp_proto::ids::{Pd, SrqNum};
+use rocexdp_proto::mem::Window;
+use rocexdp_proto::qp::rnr_delay;
 use rocexdp_proto::time::Timestamp;
-use rocexdp_proto::verbs::CompletionQueue;
-use rocexdp_proto::wire::{Head, Packet, Path};
-use rocexdp_proto::{
-    CreateQp, Endpoint, EndpointConfig, QpHandle, QpState, QpTransition, RtrAttr, RtsAttr,
-};
+use rocexdp_proto::verbs::{CompletionQueue, Cqe, RecvQueue, SrqAttr};
+use rocexdp_proto::wire::{Head, Packet};
+use rocexdp_proto::{Endpoint, EndpointConfig, Event, QpHandle, QpState};
 
 use super::io::{Io, lock, pair_of, qpn, watched_queue};
 use super::link::{Link, ack_timeout_ns};
 use super::program::{Fault, Hit, Op, Program, Verb};
-use super::state::State;
+use super::state::{State, WINDOWS};
 use super::tally::Tally;
 
 /// Frames of one program at most.
@@ -47,7 +45,15 @@ pub(super) struct World {
     pub(super) state: Arc<Mutex<State>>,
     pub(super) endpoints: [Endpoint; 2],
     pub(super) qps: Vec<[Option<QpHandle>; 2]>,
-    cqs: [Vec<Arc<CompletionQueue>>; 2],
+    pub(super) cqs: [Vec<Arc<CompletionQueue>>; 2],
+    /// Receive queues that the QPs of an end share.
+    pub(super) srqs: [Option<Arc<RecvQueue>>; 2],
+    /// Windows in their slots.
+    pub(super) windows: [[Option<Arc<Window>>; WINDOWS]; 2],
+    /// A protection domain that no QP is in.
+    pub(super) foreign: [Pd; 2],
+    /// When completion queues are polled next, if not at once.
+    next_poll: u64,
     ios: [Io; 2],
     link: Link,
     pub(super) now: u64,
@@ -72,7 +78,11 @@ pub fn run(program: &Program) -> Outcome {
 
 impl World {
     fn new(program: &Program) -> Self {
-        let setup = program.setup;
+        let mut setup = program.setup;
+        if setup.cq > 0 {
+            // What completes late can't be judged as it comes.
+            (setup.uc, setup.ud, setup.srq) = (0, 0, 0);
+        }
         let state = Arc::new(Mutex::new(State::new(setup)));
         let config = EndpointConfig {
             max_inflight_packets: setup.window as u32,
@@ -82,8 +92,8 @@ impl World {
         };
         let io = |end| Io::new(&state, end, &setup);
         let cqs = |end: usize| -> Vec<Arc<CompletionQueue>> {
-            (0..setup.cqs.max(1))
-                .map(|_| watched_queue(&state, end))
+            (0..setup.cqs.clamp(1, 8) as u32)
+                .map(|n| watched_queue(&state, end, n, setup.cq))
                 .collect()
         };
         let mut world = Self {
@@ -93,12 +103,19 @@ impl World {
             ],
             qps: (0..setup.pairs).map(|_| [None, None]).collect(),
             cqs: [cqs(0), cqs(1)],
+            srqs: [None, None],
+            windows: Default::default(),
+            foreign: [Pd::default(); 2],
+            next_poll: 0,
             ios: [io(0), io(1)],
             link: Link::new(program),
             now: 0,
             frames: 0,
             state: Arc::clone(&state),
         };
+        for end in 0..2 {
+            world.share(end);
+        }
         for pair in 0..setup.pairs as usize {
             for end in 0..2 {
                 world.create(pair, end);
@@ -108,6 +125,33 @@ impl World {
             }
         }
         world
+    }
+
+    /// What the QPs of an end have together, or none of them has.
+    fn share(&mut self, end: usize) {
+        let setup = self.state().setup;
+        match self.endpoints[end].alloc_pd() {
+            Ok(pd) => self.foreign[end] = pd,
+            Err(e) => self.state().wrong(|| format!("end {end}: {e}")),
+        }
+        if setup.srq == 0 {
+            return;
+        }
+        let limit = setup.limit.min(setup.srq);
+        let made = self.endpoints[end].create_srq(&SrqAttr {
+            num: SrqNum(end as u32),
+            pd: Pd::default(),
+            max_wr: setup.srq as u32,
+            max_sge: 16,
+            limit: limit as u32,
+        });
+        match made {
+            Ok(srq) => {
+                self.srqs[end] = Some(srq);
+                self.state().ends[end].shared.limit = limit;
+            }
+            Err(e) => self.state().wrong(|| format!("end {end}: {e}")),
+        }
     }
 
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
@@ -143,6 +187,16 @@ impl World {
             return;
         }
         self.state().note(3, op.at);
+        // What completed before its QP is reset, or its window freed, is judged before.
+        if matches!(
+            op.verb,
+            Verb::Err | Verb::Reset | Verb::Connect | Verb::Destroy | Verb::Free
+        ) {
+            self.poll_all();
+            for end in 0..2 {
+                self.check_flushed(end);
+            }
+        }
         match op.verb {
             Verb::Post => self.post(pair, end, a),
             Verb::Recv => self.receive(pair, end, a),
@@ -161,6 +215,10 @@ impl World {
                 state.ends[end].was_gone[which] |= gone;
             }
             Verb::Poke => self.poke(end, a),
+            Verb::Window => self.window(end, a),
+            Verb::Free => self.free(end, a.slot as usize),
+            Verb::Limit => self.arm(end, a.a),
+            Verb::Poll => self.poll_all(),
             Verb::Blackout => self.link.black_out(end as u8, self.now + a.a),
         }
         self.turn();
@@ -189,12 +247,67 @@ impl World {
             .map(Timestamp::as_nanos)
             .chain(transmitters.filter(|t| *t > self.now))
             .chain(self.link.next_time())
+            .chain(self.is_late().then_some(self.next_poll))
             .min()
+    }
+
+    /// Completions wait for being polled.
+    fn is_late(&self) -> bool {
+        self.state().setup.cq > 0 && self.cqs.iter().flatten().any(|cq| !cq.is_empty())
+    }
+
+    /// Polls all queues that are not polled at once. Receives are judged first: they are before the sends that depend on them.
+    pub(super) fn poll_all(&mut self) {
+        if !self.is_late() {
+            return;
+        }
+        for end in 0..2 {
+            self.overflows(end);
+        }
+        let polled: Vec<(usize, Cqe)> = self
+            .cqs
+            .iter()
+            .enumerate()
+            .flat_map(|(end, cqs)| cqs.iter().map(move |cq| (end, cq)))
+            .flat_map(|(end, cq)| core::iter::from_fn(move || cq.poll()).map(move |c| (end, c)))
+            .collect();
+        let mut state = lock(&self.state);
+        for is_recv in [true, false] {
+            for (end, cqe) in &polled {
+                let wr = state.wrs.get(cqe.wr_id.0 as usize);
+                if wr.is_none_or(|wr| wr.is_recv) == is_recv {
+                    state.completion(*end, cqe);
+                }
+            }
+        }
+    }
+
+    /// Notes which completion queues have lost completions. Only a full one may.
+    fn overflows(&mut self, end: usize) {
+        for (n, cq) in self.cqs[end].iter().enumerate() {
+            let mut state = lock(&self.state);
+            let known = &mut state.ends[end].queues.overflowed;
+            if !cq.overflowed() || *known >> n & 1 != 0 {
+                continue;
+            }
+            *known |= 1 << n;
+            let (len, room) = (cq.len(), cq.capacity());
+            if len < room {
+                state.wrong(|| {
+                    format!("end {end}: completion queue {n} overflows at {len} of {room}")
+                });
+            }
+        }
     }
 
     /// Everything that happens now.
     fn turn(&mut self) {
         self.state().now = self.now;
+        if self.now >= self.next_poll {
+            self.poll_all();
+            let pause = self.state().setup.poll.max(1000);
+            self.next_poll = self.now + pause;
+        }
         loop {
             let mut busy = false;
             while let Some((end, frame)) = self.link.pop(self.now) {
@@ -208,9 +321,15 @@ impl World {
                 let done = step(&mut self.endpoints[end], now, io, budget);
                 busy |= done.received + done.transmitted > 0;
                 self.unready(end);
+                self.overflows(end);
                 while let Some(event) = self.endpoints[end].poll_event() {
+                    // The completion that tells why comes before.
+                    if matches!(event, Event::QpError { .. }) {
+                        self.poll_all();
+                    }
                     lock(&self.state).event(end, event);
                 }
+                self.state().check_events(end);
                 while let Some(frame) = self.ios[end].sent.pop_front() {
                     self.leaving(end, frame);
                 }
@@ -289,6 +408,13 @@ impl World {
             let twice = faults.contains(&Fault::Duplicate);
             state.incoming(pair, end).rnr_naks += 1 + u64::from(twice);
         }
+        if faults.contains(&Fault::Forge) {
+            state.incoming(pair, end).forged += 1;
+        }
+        // Of UC and UD it was judged when it was handed out.
+        if !state.is_reliable(pair) && is_request(bth.opcode) {
+            return;
+        }
         if !is_request(bth.opcode) {
             if matches!(bth.opcode.decode(), Some((Operation::Cnp, _))) {
                 for e in 0..2 {
@@ -335,89 +461,6 @@ impl World {
         }
     }
 
-    pub(super) fn create(&mut self, pair: usize, end: usize) {
-        if self.qps[pair][end].is_some() {
-            return;
-        }
-        let setup = self.state().setup;
-        let cqs = &self.cqs[end];
-        let (send_cq, recv_cq) = (&cqs[pair % cqs.len()], &cqs[(pair + 1) % cqs.len()]);
-        let made = self.endpoints[end].create_qp(CreateQp {
-            max_send: setup.sends as u32,
-            max_recv: setup.recvs as u32,
-            ..CreateQp::rc(qpn(pair, end), send_cq, recv_cq)
-        });
-        match made {
-            Ok(handle) => {
-                self.qps[pair][end] = Some(handle);
-                self.state().pairs[pair][end].exists = true;
-            }
-            Err(e) => self.state().wrong(|| format!("end {end}: create: {e}")),
-        }
-    }
-
-    pub(super) fn modify(&mut self, pair: usize, end: usize, to: QpTransition) {
-        let now = Timestamp::from_nanos(self.now);
-        if let Err(e) = self.endpoints[end].modify_qp(now, qpn(pair, end), to) {
-            self.state()
-                .wrong(|| format!("end {end} pair {pair}: {to:?}: {e}"));
-        }
-    }
-
-    /// From whatever state to RTS, in the connection's newest generation.
-    fn connect(&mut self, pair: usize, end: usize) {
-        if self.qps[pair][end].is_none() {
-            return;
-        }
-        self.enter_reset(pair, end);
-        let setup = self.state().setup;
-        let generation = self.state().new_generation(pair, end);
-        let psn = |e: usize| {
-            let base = if e == 0 { setup.psn0 } else { setup.psn1 };
-            // Far apart: what is still on its way from before belongs to no other connection.
-            let n = base + pair as u64 * 0x33_0000 + (generation as u64 - 1) * 0x2f_0000;
-            Psn::new((n & 0xff_ffff) as u32)
-        };
-        for e in 0..2 {
-            self.state().streams[pair][e][generation].start = psn(e).get();
-        }
-        let path_mtu = PathMtu::ALL[(setup.mtu as usize - 1).min(4)];
-        self.modify(
-            pair,
-            end,
-            QpTransition::Init {
-                // Binding windows is a right of regions.
-                access: access(setup.access & !16),
-            },
-        );
-        self.modify(
-            pair,
-            end,
-            QpTransition::Rtr(RtrAttr {
-                dest_qpn: qpn(pair, 1 - end),
-                path_mtu,
-                rq_psn: psn(1 - end),
-                min_rnr_timer: setup.rnr_timer as u8,
-                max_dest_rd_atomic: setup.resources as u8,
-                path: path(end, setup.ipv6 != 0),
-                selective: (setup.selective > 0).then_some(SelectiveRepeat {
-                    paths: setup.selective as u8,
-                }),
-            }),
-        );
-        self.modify(
-            pair,
-            end,
-            QpTransition::Rts(RtsAttr {
-                sq_psn: psn(end),
-                timeout: setup.timeout as u8,
-                retry_cnt: setup.retry as u8,
-                rnr_retry: setup.rnr_retry as u8,
-                max_rd_atomic: setup.depth as u8,
-            }),
-        );
-    }
-
     /// After the last operation: the link is mended, receive requests are posted, and time passes until all is done.
     fn settle(&mut self) {
         self.link.clean();
@@ -462,7 +505,9 @@ impl World {
     /// Where nothing was lost or late and the peer was ready, go-back-N sent nothing again.
     fn sent_nothing_twice(&self, pair: usize, end: usize) {
         let mut state = self.state();
-        let first = state.pairs[pair][end].generation == 1 && state.setup.selective == 0;
+        let first = state.pairs[pair][end].generation == 1
+            && state.setup.selective == 0
+            && state.is_reliable(pair);
         let s = state.outgoing(pair, end);
         if !first || s.disturbed || s.paced || s.rnr_naks > 0 || !s.faults.is_empty() {
             return;
@@ -478,6 +523,7 @@ impl World {
 
     /// Everything to ERR: what has not completed is flushed.
     fn finish(&mut self) {
+        self.poll_all();
         for pair in 0..self.qps.len() {
             let ends = if self.state().healthy(pair) {
                 0..2
@@ -493,12 +539,15 @@ impl World {
                 self.sent_nothing_twice(pair, end);
             }
             for end in 0..2 {
+                self.poll_all();
                 self.enter_err(pair, end);
                 self.turn();
+                self.poll_all();
                 let Some(qp) = &self.qps[pair][end] else {
                     continue;
                 };
-                let left = (qp.sq.len(), qp.rq.len());
+                let own = if qp.rq.is_shared() { 0 } else { qp.rq.len() };
+                let left = (qp.sq.len(), own);
                 let mut state = lock(&self.state);
                 if left != (0, 0) && state.pairs[pair][end].erred {
                     state.wrong(|| format!("end {end} pair {pair}: {left:?} requests left in ERR"));
@@ -511,48 +560,6 @@ impl World {
     }
 }
 
-/// The bits as a set.
-#[must_use]
-pub(super) fn access(bits: u64) -> Access {
-    [
-        Access::LOCAL_WRITE,
-        Access::REMOTE_WRITE,
-        Access::REMOTE_READ,
-        Access::REMOTE_ATOMIC,
-        Access::MW_BIND,
-        Access::FLUSH_GLOBAL,
-        Access::FLUSH_PERSISTENT,
-    ]
-    .into_iter()
-    .zip([1, 2, 4, 8, 16, 256, 512])
-    .filter(|(_, bit)| bits & bit != 0)
-    .fold(Access::NONE, |all, (one, _)| all | one)
-}
-
 fn is_request(opcode: rocexdp_common::opcode::Opcode) -> bool {
     !opcode.is_response() && !matches!(opcode.decode(), Some((Operation::Cnp, _)))
-}
-
-fn path(end: usize, ipv6: bool) -> Path {
-    let (own, peer) = if end == 0 { (1u8, 2u8) } else { (2, 1) };
-    let gid = |n: u8| {
-        if ipv6 {
-            let mut g = [0; 16];
-            (g[0], g[1], g[15]) = (0xfd, 0x77, n);
-            g
-        } else {
-            gid_from_ipv4([10, 77, 0, n])
-        }
-    };
-    Path {
-        src_mac: [2, 0, 0, 0, 0, own],
-        dst_mac: [2, 0, 0, 0, 0, peer],
-        vlan: None,
-        sl: 0,
-        src: gid(own),
-        dst: gid(peer),
-        hop_limit: 64,
-        dscp: None,
-        flow_label: 0,
-    }
 }

@@ -120,7 +120,8 @@ pub(super) fn advance(
         let ok = Status::Success;
         let imm = p.imm.filter(|_| !mutant!("immediate_lost"));
         let solicited = p.bth.solicited && !mutant!("solicited_lost");
-        cx.finish(&wr, opcode, ok, bytes, imm, p.invalidate, solicited);
+        let invalidated = p.invalidate.filter(|_| !mutant!("invalidated_key_unsaid"));
+        cx.finish(&wr, opcode, ok, bytes, imm, invalidated, solicited);
     }
     Ok(())
 }

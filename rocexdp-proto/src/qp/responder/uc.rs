@@ -67,6 +67,7 @@ fn check_op_seq(
             Err(DropReason::MessageDropped)
         };
     };
+    let in_order = in_order || mutant!("uc_gap_delivered");
     if !begins && in_order && under_way == operation {
         return Ok(());
     }
@@ -119,7 +120,7 @@ fn refuse(
 /// The message under way is dropped.
 fn abandon(s: &mut RecvState, cx: &mut Context<'_>, status: Status) {
     s.message = None;
-    if cx.shared {
+    if cx.shared && !mutant!("uc_shared_receive_kept") {
         end_current(s, cx, status);
     }
 }
