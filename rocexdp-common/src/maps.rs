@@ -96,7 +96,7 @@ pub const MAX_ADDRESSES: u32 = 256 + 8192;
 /// Slot of QP 1, the general management QP (GSI), whose configuration is there while one is open.
 pub const GSI_SLOT: u32 = 1;
 /// The QPN that packets to multicast groups have; its slot is the last one, whatever the number of slots. Its configuration is there
-/// while groups are joined; which QPs get a copy is the engine's to know.
+/// from when the first group was joined; which QPs get a copy is the engine's to know.
 pub const MULTICAST_QPN: u32 = 0xff_ffff;
 /// Bit that every local QPN has set, so that it cannot collide with Soft-RoCE's, which count from 17.
 pub const LOCAL_QPN_BIT: u32 = 0x80_0000;

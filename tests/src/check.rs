@@ -87,7 +87,10 @@ impl Rig {
                 "what XDP gave to the socket was received, or lost there by name: {queue:#}"
             );
             assert_eq!(
-                engine("rx_packets") + engine("rx_handed_over"),
+                engine("rx_packets")
+                    + engine("rx_handed_over")
+                    + engine("rx_copied")
+                    + engine("rx_looped"),
                 engine("rx_accepted")
                     + engine("rx_icrc_errors")
                     + sum(queue, "/engine/drops")
@@ -101,13 +104,19 @@ impl Rig {
         let qps = self.qp_list(host);
         let mut by_qp = 0;
         for qp in items(&qps, "qps") {
-            let [given, accepted, dropped] = [
+            let [given, looped, copies, accepted, dropped] = [
                 "/xdp/redirected",
+                "/engine/rx_looped",
+                "/engine/rx_mcast",
                 "/engine/rx_accepted",
                 "/engine/rx_dropped",
             ]
             .map(|pointer| number(qp, pointer));
-            assert_eq!(given, accepted + dropped, "a QP's own books: {qp:#}");
+            assert_eq!(
+                given + looped + copies,
+                accepted + dropped,
+                "a QP's own books: {qp:#}"
+            );
             by_qp += given;
         }
         assert_eq!(

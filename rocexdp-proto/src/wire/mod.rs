@@ -16,7 +16,7 @@ pub(crate) use emit::Source;
 pub use emit::{HeaderBuf, HeaderTemplate, Transmit, TransmitKind};
 pub use grh::{GRH_ROOM, Grh};
 pub use icrc::Icrc;
-pub use parse::{Head, Packet, Payload, dest_qpn};
+pub use parse::{Head, Packet, Payload, dest_qpn, destination};
 pub use path::{Path, flow_label_of_port, multicast_mac, udp_source_port};
 pub(crate) use path::{is_multicast, is_unicast};
 

@@ -351,9 +351,15 @@ impl<'a> Packet<'a> {
 /// the QP. Nothing else is checked.
 #[must_use]
 pub fn dest_qpn(frame: Frags<'_>) -> Option<Qpn> {
+    destination(frame).map(|(qpn, _)| qpn)
+}
+
+/// As [`dest_qpn`], with the destination address: which group it is, of a packet to one.
+#[must_use]
+pub fn destination(frame: Frags<'_>) -> Option<(Qpn, Gid)> {
     Packet::parse(&Head::of(frame), frame)
         .ok()
-        .map(|p| p.bth.dest_qpn)
+        .map(|p| (p.bth.dest_qpn, p.dst))
 }
 
 /// Why the parser gave no packet; `p` is what it had found until then.

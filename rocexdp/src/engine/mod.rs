@@ -6,6 +6,7 @@
 
 pub mod bell;
 mod io;
+mod local;
 mod publish;
 mod signals;
 mod tap;
@@ -19,9 +20,11 @@ use tokio::sync::oneshot;
 
 use crate::{maps::Maps, xsk::Xsk};
 use bell::Bell;
-use io::{Handover, Neighbours, WakeWorker, XskIo};
+use io::XskIo;
+use local::{Inbox, Neighbours, WakeWorker};
 use worker::{Command, Worker};
 
+pub use local::Groups;
 pub use signals::{LINE, worker_of};
 pub use worker::{Core, WorkerEvent, now};
 
@@ -62,6 +65,8 @@ pub struct EngineConfig {
     pub endpoint: EndpointConfig,
     /// Largest path MTU, B.
     pub path_mtu: u32,
+    /// The device's Ethernet address: what is sent to it comes back to QPs of this engine.
+    pub mac: [u8; 6],
     /// When workers sleep.
     pub policy: PollPolicy,
     /// Where the transport's randomness starts (rkeys); from the system's generator.
@@ -79,6 +84,7 @@ pub struct Engine {
 #[derive(Clone, Debug)]
 pub struct EngineHandle {
     bells: Arc<Bells>,
+    groups: Arc<Groups>,
     slot_mask: u32,
 }
 
@@ -90,6 +96,10 @@ impl WakeWorker for Bells {
         if let Some(bell) = self.0.get(n) {
             bell.wake();
         }
+    }
+
+    fn is_gone(&self, n: usize) -> bool {
+        self.0.get(n).is_none_or(|bell| bell.stopped())
     }
 }
 
@@ -105,7 +115,8 @@ impl Engine {
         tell: impl Fn(u32, WorkerEvent) + Send + Clone + 'static,
     ) -> Result<Self> {
         let workers = sockets.len() as u32;
-        let inboxes: Arc<[Handover]> = sockets.iter().map(|_| Handover::new()).collect();
+        let inboxes: Arc<[Inbox]> = sockets.iter().map(|_| Inbox::new()).collect();
+        let groups = Arc::new(Groups::new(sockets.len()));
         let bells = sockets
             .iter()
             .map(|_| Bell::new().map(Arc::new))
@@ -114,19 +125,24 @@ impl Engine {
         let bells = Arc::new(Bells(bells));
         let handle = EngineHandle {
             bells: Arc::clone(&bells),
+            groups: Arc::clone(&groups),
             slot_mask: maps.slots - 1,
         };
         let mut engine = Self {
             handle,
             threads: Vec::new(),
         };
+        let neighbours = Neighbours {
+            inboxes,
+            wake: Arc::clone(&bells) as Arc<dyn WakeWorker>,
+            groups: Arc::clone(&groups),
+            slot_mask: maps.slots - 1,
+            mac: config.mac,
+            loops: Arc::default(),
+        };
         for (n, xsk) in sockets.into_iter().enumerate() {
             let queue = n as u32;
-            let neighbours = Neighbours {
-                inboxes: Arc::clone(&inboxes),
-                wake: Arc::clone(&bells) as Arc<dyn WakeWorker>,
-                slot_mask: maps.slots - 1,
-            };
+            let neighbours = neighbours.clone();
             let (tell, died) = (tell.clone(), tell.clone());
             let worker = Worker {
                 core: Core {
@@ -137,7 +153,7 @@ impl Engine {
                     ),
                     maps: Arc::clone(maps),
                     signals: signals::Signals::new(queue, workers, maps.slots),
-                    publisher: publish::Publisher::new(queue, maps.slots),
+                    publisher: publish::Publisher::new(queue, maps.slots, Arc::clone(&groups)),
                 },
                 io: XskIo::new(
                     xsk,
@@ -258,6 +274,11 @@ impl EngineHandle {
         }
         bell.command(Box::new(f));
         Ok(())
+    }
+
+    /// Which workers have QPs of which multicast group.
+    pub fn groups(&self) -> &Groups {
+        &self.groups
     }
 
     fn bell(&self, slot: u32) -> Option<&Arc<Bell<Command>>> {

@@ -7,12 +7,12 @@
 //! them: with packets on their way a correct tracker is ahead of the transport.
 
 use std::mem::offset_of;
-use std::sync::atomic::Ordering;
+use std::sync::{Arc, atomic::Ordering};
 
-use rocexdp_common::maps::{ENGINE_DROP_SLOTS, QpConfig, QpEngine, QueueEngine};
-use rocexdp_proto::{Endpoint, ids::Qpn};
+use rocexdp_common::maps::{ENGINE_DROP_SLOTS, MULTICAST_QPN, QpConfig, QpEngine, QueueEngine};
+use rocexdp_proto::{Endpoint, QpState, ids::Qpn};
 
-use super::io::XskIo;
+use super::{io::XskIo, local::Groups};
 use crate::maps::Maps;
 
 /// QPs published per call at most, so that many QPs do not stall the loop.
@@ -32,15 +32,17 @@ pub struct Publisher {
     queue: u32,
     live: Vec<Live>,
     next: usize,
+    groups: Arc<Groups>,
 }
 
 impl Publisher {
     /// For the worker of `queue`, with room for `slots` QPs.
-    pub fn new(queue: u32, slots: u32) -> Self {
+    pub fn new(queue: u32, slots: u32, groups: Arc<Groups>) -> Self {
         Self {
             queue,
             live: Vec::with_capacity(slots as usize),
             next: 0,
+            groups,
         }
     }
 
@@ -98,6 +100,19 @@ impl Publisher {
             *to = *from;
         }
         maps.queue_engine.store(self.queue, &out);
+        // The multicast QPN's own books: XDP counts groups' packets for it, whichever QPs they then go to.
+        let groups = [counters.group_accepted, counters.group_dropped];
+        self.groups
+            .publish(self.queue, groups, |[rx_accepted, rx_dropped]| {
+                let books = QpEngine {
+                    state: QpState::Rts as u32,
+                    rx_accepted,
+                    rx_dropped,
+                    ..QpEngine::default()
+                };
+                maps.qp_engine
+                    .store(MULTICAST_QPN & (maps.slots - 1), &books);
+            });
         let ends = |q| {
             Some((
                 maps.queue_counters.load(q)?.redirected,

@@ -136,6 +136,20 @@ struct Endpoint {
     queue_engine: SharedArray<QueueEngine>,
 }
 
+impl QpView {
+    /// The peer's address and QP number; `None`: a UD QP, which has none.
+    #[must_use]
+    pub fn peer(&self) -> Option<(Gid, u32)> {
+        let QpConfig {
+            transport,
+            peer_gid,
+            peer_qpn,
+            ..
+        } = self.config;
+        (transport != Transport::Ud as u8).then_some((peer_gid, peer_qpn))
+    }
+}
+
 impl MapsView {
     /// The maps of the rocexdp program on `ifname` in this network namespace: an endpoint's if there is one, else a
     /// monitor's.

@@ -175,6 +175,21 @@ fn queue_engine(page: &mut Page, iface: &str, queue: &str, engine: &QueueEngine)
             "Packets dropped because that worker did not keep up",
             engine.rx_handover_full,
         ),
+        (
+            "queue_group_copies",
+            "Copies of multicast groups' packets, besides the packets themselves, for further workers with a QP of the group",
+            engine.rx_copied,
+        ),
+        (
+            "queue_looped_received_packets",
+            "Packets from QPs of this host, never on the wire",
+            engine.rx_looped,
+        ),
+        (
+            "queue_looped_sent_packets",
+            "Packets sent to QPs of this host",
+            engine.tx_looped,
+        ),
     ] {
         page.count(name, help, at(), n);
     }

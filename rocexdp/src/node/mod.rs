@@ -4,7 +4,9 @@
 //! application holds. Queues are shared rings, so posting and polling take no lock of the engine.
 
 mod attr;
+mod datagram;
 mod deaths;
+mod groups;
 mod gsi;
 mod handle;
 mod memory;
@@ -302,6 +304,7 @@ impl Node {
         let engine_config = EngineConfig {
             endpoint: config.endpoint,
             path_mtu: report.path_mtu,
+            mac: dataplane.device.mac.map_or([0; 6], |m| m.0),
             policy: config.poll,
             seed: rand::rng().random(),
         };
@@ -351,14 +354,8 @@ impl Node {
             true => Some(refusals::of_program(report.program_id, events.clone())?),
             false => None,
         };
-        let network = Network::start(
-            &dataplane,
-            events,
-            engine.handle().clone(),
-            Arc::clone(&shared.ways),
-            log,
-        )
-        .with_context(|| format!("watching the network of {}", config.iface))?;
+        let network = Network::start(&dataplane, events, Arc::clone(&shared), log)
+            .with_context(|| format!("watching the network of {}", config.iface))?;
         Ok(Self {
             shared,
             _engine: engine,

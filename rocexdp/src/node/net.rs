@@ -22,7 +22,7 @@ use netlink_packet_route::neighbour::NeighbourState;
 use rocexdp_proto::ids::Qpn;
 use tokio::sync::{broadcast, oneshot};
 
-use super::{NodeEvent, handle::Ways, refusals::Sink};
+use super::{NodeEvent, Shared, groups::Groups, handle::Ways, refusals::Sink};
 use crate::{
     engine::EngineHandle,
     loader::{Dataplane, gid_of, largest_path_mtu},
@@ -59,6 +59,13 @@ enum Request {
     /// Routes changed.
     Recheck,
     Forget(User),
+    /// A QP is attached to a group: the host must be in it.
+    Join {
+        group: IpAddr,
+        answer: oneshot::Sender<Result<()>>,
+    },
+    /// A QP no longer is.
+    Leave(IpAddr),
 }
 
 /// Asks the resolving thread.
@@ -89,6 +96,26 @@ impl Resolver {
     pub fn confirm(&self, user: User) {
         // The node has gone as well, otherwise.
         let _ = self.0.send(Request::Confirm(user));
+    }
+
+    /// Makes the host a member of a multicast group on the interface, and XDP take the group's packets; counted, for each
+    /// [`Self::leave`].
+    ///
+    /// # Errors
+    /// The kernel refuses the membership, or there are too many groups.
+    pub async fn join(&self, group: IpAddr) -> Result<()> {
+        let (answer, got) = oneshot::channel();
+        let closed = || anyhow!("the node was closed");
+        self.0
+            .send(Request::Join { group, answer })
+            .map_err(|_| closed())?;
+        got.await.map_err(|_| closed())?
+    }
+
+    /// Ends one [`Self::join`].
+    pub fn leave(&self, group: IpAddr) {
+        // The node has gone as well, otherwise.
+        let _ = self.0.send(Request::Leave(group));
     }
 
     /// The user has gone.
@@ -178,11 +205,13 @@ impl Network {
     pub fn start(
         dataplane: &Dataplane,
         events: broadcast::Sender<NodeEvent>,
-        engine: EngineHandle,
-        ways: Arc<Ways>,
+        shared: Arc<Shared>,
         log: Option<EbpfLogger<Sink>>,
     ) -> Result<Self> {
-        let tell_users = Tell { engine, ways };
+        let tell_users = Tell {
+            engine: shared.engine.clone(),
+            ways: Arc::clone(&shared.ways),
+        };
         let hops = NextHops::default();
         let stop = Arc::new(AtomicBool::new(false));
         let (requests, inbox) = mpsc::channel();
@@ -192,6 +221,8 @@ impl Network {
             link: link.clone(),
             hops: Arc::clone(&hops),
             tell_users: tell_users.clone(),
+            groups: Groups::new(&link, Arc::clone(&shared), Arc::clone(&dataplane.control)),
+            shared,
             events: events.clone(),
         };
         let watching = Watching {
@@ -254,11 +285,13 @@ struct Resolving {
     link: Link,
     hops: NextHops,
     tell_users: Tell,
+    groups: Groups,
+    shared: Arc<Shared>,
     events: broadcast::Sender<NodeEvent>,
 }
 
 impl Resolving {
-    fn run(self, inbox: &mpsc::Receiver<Request>) {
+    fn run(mut self, inbox: &mpsc::Receiver<Request>) {
         let mut refresh_at = Instant::now() + REFRESH_INTERVAL;
         loop {
             match inbox.recv_timeout(refresh_at.saturating_duration_since(Instant::now())) {
@@ -277,6 +310,10 @@ impl Resolving {
                         self.tell_users.moved(user, mac);
                     }
                 }
+                Ok(Request::Join { group, answer }) => {
+                    let _ = answer.send(self.groups.join(group));
+                }
+                Ok(Request::Leave(group)) => self.groups.leave(group),
                 Ok(Request::Recheck) => self.recheck(),
                 Ok(Request::Forget(user)) => {
                     locked(&self.hops).remove(&user);
@@ -297,7 +334,7 @@ impl Resolving {
         let route = Route::lookup(peer, Some(local), Some(self.link.index))?;
         if route.local {
             bail!(
-                "{peer} is an address of this host: rocexdp on {} reaches other hosts only",
+                "{peer} is an address of this host, but not one that rocexdp on {} answers for",
                 self.link.name
             );
         }
@@ -312,6 +349,13 @@ impl Resolving {
     }
 
     fn resolve(&self, local: IpAddr, peer: IpAddr, user: User) -> Result<Resolved> {
+        if self.shared.addresses.contains(&peer) {
+            // The engine gives it to the QP itself.
+            return Ok(Resolved {
+                mac: Mac(self.shared.mac),
+                mtu: self.link.mtu,
+            });
+        }
         if peer.is_multicast() {
             // The address says to which Ethernet address.
             return Ok(Resolved {

@@ -1,43 +1,42 @@
 //! A queue pair as an application holds it.
 
 use std::{
+    collections::BTreeSet,
     net::IpAddr,
     ops::Deref,
-    sync::{Arc, atomic::Ordering},
+    sync::{Arc, Mutex, atomic::Ordering},
 };
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use rand::RngExt as _;
-use rocexdp_common::maps::{QpConfig, QpCounters, QpEngine, local_addr};
+use rocexdp_common::maps::{QpConfig, QpCounters, QpEngine};
 use rocexdp_proto::{
     CreateQp, ModifyQp, QpAttr, QpHandle, QpInitAttr, QpState, QpTransition, RtrAttr, RtsAttr,
     Transport, UdAttr, VerbsError,
-    ids::{Gid, Psn, Qpn},
-    time::Timestamp,
+    ids::{Psn, Qpn},
     verbs::{CompletionQueue, Cqe, GSI_QKEY, GSI_QPN, PathMtu, PostError, RecvWr, SendWr},
     wire::Path,
 };
 use tokio::sync::Notify;
 
 use super::{
-    AddressHandle, ConnectAttr, HandleAttr, QpSpec, Shared,
+    ConnectAttr, QpSpec, Shared,
     net::{Resolver, User},
     slots::RESERVED,
 };
-use crate::{
-    engine::Core,
-    loader::{gid_of, mtu_needed},
-};
+use crate::loader::{gid_of, mtu_needed};
 
 /// A queue pair that completes into queues of the caller's. Dropping it destroys it and frees its slot.
 #[derive(Debug)]
 pub struct RawQp {
-    shared: Arc<Shared>,
-    resolver: Resolver,
-    slot: u32,
+    pub(super) shared: Arc<Shared>,
+    pub(super) resolver: Resolver,
+    pub(super) slot: u32,
     handle: QpHandle,
     psn: Psn,
-    transport: Transport,
+    pub(super) transport: Transport,
+    /// UD: the multicast groups that it is in.
+    pub(super) groups: Mutex<BTreeSet<IpAddr>>,
 }
 
 /// A queue pair with a completion queue of its own.
@@ -204,6 +203,7 @@ impl RawQp {
             handle,
             psn: spec.psn.unwrap_or_else(|| Psn::new(rand::rng().random())),
             transport,
+            groups: Mutex::default(),
         })
     }
 
@@ -399,87 +399,6 @@ impl RawQp {
         None
     }
 
-    /// UD: gives it one of our addresses and a Q_Key, tells XDP of it, and takes it from INIT to RTS. From then on it takes what anyone
-    /// sends to it with this Q_Key, and sends. A Q_Key with the top bit set is for privileged users, as on hardware.
-    ///
-    /// # Errors
-    /// It is not UD or has been opened before, `local` is no address of the node, or the engine has ended.
-    pub async fn open_datagram(&self, local: IpAddr, qkey: u32) -> Result<()> {
-        let (qpn, shared) = (self.qpn(), &self.shared);
-        if self.transport != Transport::Ud {
-            bail!("QP {qpn} is not UD: connect it with its peer");
-        }
-        if !shared.addresses.contains(&local) {
-            bail!(
-                "{local} is no address that rocexdp answers for on {}",
-                shared.iface
-            );
-        }
-        if self.state().await? != Some(QpState::Init) {
-            bail!("QP {qpn} is open, or was: make a new one");
-        }
-        self.publish_datagram(gid_of(local), 0);
-        let own = ModifyQp {
-            state: Some(QpState::Init),
-            address: Some(gid_of(local)),
-            qkey: Some(qkey),
-            ..ModifyQp::default()
-        };
-        let ready = self.to_rts(Some(own));
-        shared
-            .engine
-            .call(self.slot, ready)
-            .await?
-            .with_context(|| format!("opening QP {qpn} at {local}"))
-    }
-
-    /// QP 1: at all addresses.
-    pub(super) fn open_gsi(&self) -> Result<()> {
-        self.publish_datagram([0; 16], local_addr::EXCLUSIVE);
-        let ready = self.to_rts(None);
-        self.shared
-            .engine
-            .call_blocking(self.slot, ready)?
-            .context("opening QP 1")
-    }
-
-    fn to_rts(
-        &self,
-        own: Option<ModifyQp>,
-    ) -> impl FnOnce(&mut Core, Timestamp) -> Result<(), VerbsError> + Send + 'static {
-        let (qpn, sq_psn) = (self.qpn(), self.psn);
-        move |core, now| {
-            let endpoint = &mut core.endpoint;
-            if let Some(own) = own {
-                endpoint.modify_qp(now, qpn, own)?;
-            }
-            endpoint.modify_qp(now, qpn, QpTransition::RtrUd)?;
-            endpoint.modify_qp(now, qpn, QpTransition::RtsUd { sq_psn })
-        }
-    }
-
-    fn publish_datagram(&self, local_gid: Gid, address_flags: u32) {
-        self.shared.publish(
-            self.slot,
-            QpConfig {
-                qpn: self.qpn().get(),
-                local_gid,
-                transport: self.transport as u8,
-                path_mtu_log2: self.shared.path_mtu.trailing_zeros() as u8,
-                address_flags: address_flags as u8,
-                ..QpConfig::default()
-            },
-        );
-    }
-
-    /// As [`Node::address_handle`](super::Node::address_handle), for who has the QP only.
-    ///
-    /// # Errors
-    /// As there.
-    pub async fn address_handle(&self, attr: HandleAttr) -> Result<AddressHandle> {
-        AddressHandle::resolve(&self.shared, &self.resolver, attr).await
-    }
-
     /// Posts a send request.
     ///
     /// # Errors
@@ -525,6 +444,7 @@ impl RawQp {
 impl Drop for RawQp {
     fn drop(&mut self) {
         let (slot, qpn) = (self.slot, self.qpn());
+        self.leave_all();
         // XDP stops giving packets to the QP before the engine forgets it.
         if let Some(generation) = self.shared.maps.qp_config.u32_at(slot, 0) {
             generation.store(0, Ordering::Release);

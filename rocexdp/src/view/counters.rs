@@ -64,12 +64,15 @@ pub fn table(queues: &[(QueueCounters, QueueEngine)], width: Option<usize>) -> S
     row("  dropped, the other did not keep up", &|_, e| {
         e.rx_handover_full
     });
+    row("engine, copies of groups' packets", &|_, e| e.rx_copied);
+    row("engine, from QPs of this host", &|_, e| e.rx_looped);
     row("engine, sent", &|_, e| e.tx_packets);
     row("  descriptors the device is done with", &|_, e| {
         e.tx_completed
     });
     row("  waits for room (nothing lost)", &|_, e| e.tx_backpressure);
     row("  dropped by the device", &|_, e| e.tx_device_drops);
+    row("engine, sent to QPs of this host", &|_, e| e.tx_looped);
     let mut text = table.render(width);
     for (queue, (xdp, _)) in queues.iter().enumerate() {
         let went =

@@ -1,6 +1,6 @@
 //! Tables of QPs: the list, one QP in full, and what changed between two looks.
 
-use rocexdp_common::maps::{KIND_NAMES, Kind, QpCounters, QpEngine, Rtt, Tracker};
+use rocexdp_common::maps::{KIND_NAMES, Kind, QpCounters, QpEngine, Rtt, Tracker, local_addr};
 
 use super::{
     live::nanoseconds,
@@ -35,6 +35,7 @@ fn received(counters: &QpCounters) -> (u64, u64) {
 pub fn list(qps: &[QpView], now_ns: u64) -> Table {
     let mut table = Table::new(&[
         Column::text("QPN", 0),
+        Column::text("SERVICE", 8),
         Column::text("STATE", 0),
         Column::text("PEER", 0),
         Column::text("PEER QPN", 7),
@@ -59,9 +60,11 @@ pub fn list(qps: &[QpView], now_ns: u64) -> Table {
         let (packets, bytes) = received(seen);
         table.row([
             text::qpn(qp.config.qpn),
+            text::transport(qp.config.transport).to_owned(),
             text::state(engine.state).to_owned(),
-            text::address_of(&qp.config.peer_gid).to_string(),
-            text::qpn(qp.config.peer_qpn),
+            peer(qp),
+            qp.peer()
+                .map_or_else(|| "-".to_owned(), |(_, qpn)| text::qpn(qpn)),
             path_mtu(qp),
             text::count(engine.tx_packets),
             text::bytes(engine.tx_bytes),
@@ -80,6 +83,23 @@ pub fn list(qps: &[QpView], now_ns: u64) -> Table {
         ]);
     }
     table
+}
+
+/// A peer's address, or who else may send to the QP.
+fn peer(qp: &QpView) -> String {
+    match qp.peer() {
+        Some((gid, _)) => text::address_of(&gid).to_string(),
+        None => "any".to_owned(),
+    }
+}
+
+/// Its address, or which ones it has.
+fn local(qp: &QpView) -> String {
+    match u32::from(qp.config.address_flags) {
+        0 => text::address_of(&qp.config.local_gid).to_string(),
+        local_addr::GROUP => "groups joined".to_owned(),
+        _ => "all addresses".to_owned(),
+    }
 }
 
 fn path_mtu(qp: &QpView) -> String {
@@ -134,15 +154,17 @@ pub fn flows(flows: &[Flow], now_ns: u64) -> Table {
 #[must_use]
 pub fn full(qp: &QpView, now_ns: u64) -> String {
     let (config, engine, seen) = (&qp.config, &qp.engine, &qp.counters);
+    let peer_qpn = qp
+        .peer()
+        .map_or_else(String::new, |(_, qpn)| format!(" QP {}", text::qpn(qpn)));
     let mut out = format!(
-        "QP {} (slot {}), {}, {}\n  {} -> {} QP {}, path MTU {}\n",
+        "QP {} (slot {}), {}, {}\n  {} -> {}{peer_qpn}, path MTU {}\n",
         text::qpn(config.qpn),
         qp.slot,
         text::transport(config.transport),
         text::state(engine.state),
-        text::address_of(&config.local_gid),
-        text::address_of(&config.peer_gid),
-        text::qpn(config.peer_qpn),
+        local(qp),
+        peer(qp),
         path_mtu(qp),
     );
     section(&mut out, "engine: requests sent", &requester(engine));
@@ -220,6 +242,8 @@ fn responder(e: &QpEngine) -> Vec<(String, String)> {
         line("msn", e.msn),
         line("rx_accepted", e.rx_accepted),
         line("rx_dropped", e.rx_dropped),
+        line("rx_looped", e.rx_looped),
+        line("rx_mcast", e.rx_mcast),
         line("rx_bytes", e.rx_bytes),
         line("icrc_errors", e.icrc_errors),
         line("out_of_sequence", e.out_of_sequence),
@@ -317,7 +341,7 @@ pub fn rates(before: &[QpView], after: &[QpView], seconds: f64) -> Table {
         let mut cells = vec![
             text::qpn(qp.config.qpn),
             text::state(qp.engine.state).to_owned(),
-            text::address_of(&qp.config.peer_gid).to_string(),
+            peer(qp),
         ];
         if let Some(old) = old {
             let per_second =
@@ -410,6 +434,22 @@ mod tests {
             narrow.contains("RETRANS") && narrow.contains("no room for"),
             "{narrow}"
         );
+    }
+
+    #[test]
+    fn a_ud_qp_has_no_peer_and_reserved_ones_no_one_address() {
+        let mut ud = qp(3);
+        ud.config.transport = 3;
+        ud.config.local_gid = gid_from_ipv4([10, 77, 0, 9]);
+        let text = list(&[ud.clone()], 1).render(None);
+        let line = text.lines().nth(1).unwrap();
+        assert!(line.contains("UD") && line.contains("any"), "{text}");
+        assert!(!line.contains("10.77.0.2"), "{text}");
+        assert!(full(&ud, 1).contains("10.77.0.9 -> any, path MTU"));
+        ud.config.address_flags = local_addr::EXCLUSIVE as u8;
+        assert!(full(&ud, 1).contains("all addresses -> any"));
+        ud.config.address_flags = local_addr::GROUP as u8;
+        assert!(full(&ud, 1).contains("groups joined -> any"));
     }
 
     #[test]

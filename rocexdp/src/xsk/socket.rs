@@ -287,6 +287,23 @@ impl Xsk {
         len: usize,
         fill: impl FnOnce(&mut [&mut [u8]]),
     ) -> Result<(), TxError> {
+        let fill = |pieces: &mut [&mut [u8]]| {
+            fill(pieces);
+            true
+        };
+        self.transmit_if(len, fill).map(drop)
+    }
+
+    /// As [`Xsk::transmit`], unless `fill` says by `false` that the packet, once written, is not to be sent after all: then its chunks
+    /// are free again. Whether it was put on the ring.
+    ///
+    /// # Errors
+    /// As [`Xsk::transmit`].
+    pub fn transmit_if(
+        &mut self,
+        len: usize,
+        fill: impl FnOnce(&mut [&mut [u8]]) -> bool,
+    ) -> Result<bool, TxError> {
         let count = self.pieces_of(len)?;
         if self.parts.free.len() < count {
             self.reap();
@@ -299,7 +316,7 @@ impl Xsk {
         for frame in frames.iter_mut().take(count) {
             *frame = free.pop();
         }
-        {
+        let send = {
             let mut pieces: [&mut [u8]; MAX_FRAGS] = array::from_fn(|_| &mut [][..]);
             let mut left = len;
             for (piece, frame) in pieces.iter_mut().zip(frames.iter_mut().flatten()) {
@@ -309,7 +326,11 @@ impl Xsk {
                 left -= now.len();
                 *piece = now;
             }
-            fill(pieces.get_mut(..count).unwrap_or_default());
+            fill(pieces.get_mut(..count).unwrap_or_default())
+        };
+        if !send {
+            free.extend(frames.into_iter().flatten());
+            return Ok(false);
         }
         let mut left = len as u32;
         for frame in frames.into_iter().flatten() {
@@ -323,7 +344,7 @@ impl Xsk {
         }
         self.counters.tx_packets += 1;
         self.counters.tx_bytes += len as u64;
-        Ok(())
+        Ok(true)
     }
 
     /// Hands everything on the TX ring to the kernel, makes it send, and takes back what is sent. Call it also when

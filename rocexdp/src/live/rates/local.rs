@@ -57,7 +57,7 @@ pub fn row(iface: &Arc<str>, before: Option<&QpView>, after: &QpView, seconds: f
             },
             b: End {
                 gid: config.peer_gid,
-                qpn: Some(config.peer_qpn),
+                qpn: after.peer().map(|(_, qpn)| qpn),
             },
         },
         forth,

@@ -39,12 +39,12 @@ pub struct Qp {
     pub slot: u32,
     /// QP number.
     pub qpn: u32,
-    /// The peer's QP number.
-    pub peer_qpn: u32,
-    /// Our address.
-    pub local_gid: IpAddr,
-    /// The peer's address.
-    pub peer_gid: IpAddr,
+    /// The peer's QP number; null for UD, which has no peer.
+    pub peer_qpn: Option<u32>,
+    /// Our address; null for QP 1 and the multicast QPN, which have all of ours, and all groups joined.
+    pub local_gid: Option<IpAddr>,
+    /// The peer's address; null for UD.
+    pub peer_gid: Option<IpAddr>,
     /// Socket owner.
     pub owner: u32,
     /// `RC`, `UC` or `UD`.
@@ -124,6 +124,8 @@ engine!(
     rx_bytes,
     rx_accepted,
     rx_dropped,
+    rx_looped,
+    rx_mcast,
     completions,
     completions_err,
     outstanding,
@@ -316,10 +318,9 @@ impl From<&QpView> for Qp {
         let QpConfig {
             generation,
             qpn,
-            peer_qpn,
             owner,
             local_gid,
-            peer_gid,
+            address_flags,
             transport,
             path_mtu_log2,
             ..
@@ -327,9 +328,9 @@ impl From<&QpView> for Qp {
         Self {
             slot: view.slot,
             qpn,
-            peer_qpn,
-            local_gid: text::address_of(&local_gid),
-            peer_gid: text::address_of(&peer_gid),
+            peer_qpn: view.peer().map(|(_, qpn)| qpn),
+            local_gid: (address_flags == 0).then(|| text::address_of(&local_gid)),
+            peer_gid: view.peer().map(|(gid, _)| text::address_of(&gid)),
             owner,
             transport: text::transport(transport),
             path_mtu: 1_u32.checked_shl(u32::from(path_mtu_log2)).unwrap_or(0),

@@ -120,6 +120,9 @@ queue!(
     rx_handed_over,
     rx_handed_away,
     rx_handover_full,
+    rx_copied,
+    rx_looped,
+    tx_looped,
 );
 
 #[cfg(test)]
