@@ -17,6 +17,10 @@ use rocexdp_proto::{
 pub const A: &str = "10.79.0.1";
 /// Address of end `b`.
 pub const B: &str = "10.79.0.2";
+/// IPv6 address of end `a`.
+pub const A6: &str = "fd79::1";
+/// IPv6 address of end `b`.
+pub const B6: &str = "fd79::2";
 /// Bytes of each message that [`write_all`] sends.
 pub const MESSAGE: u32 = 1 << 20;
 
@@ -43,8 +47,9 @@ impl Pair {
         ));
         run(format!("-n {a} link set eth1 netns {b} name eth0"));
         run(format!("-n {b} link set eth0 mtu 4200"));
-        for (ns, address) in [(&a, format!("{A}/24")), (&b, format!("{B}/24"))] {
-            run(format!("-n {ns} address add {address} dev eth0"));
+        for (ns, ipv4, ipv6) in [(&a, A, A6), (&b, B, B6)] {
+            run(format!("-n {ns} address add {ipv4}/24 dev eth0"));
+            run(format!("-n {ns} address add {ipv6}/64 dev eth0 nodad"));
             run(format!("-n {ns} link set eth0 up"));
         }
         pair
@@ -72,6 +77,51 @@ impl Drop for Pair {
     }
 }
 
+/// Waits until the books of a node hold: of each queue what was received was accepted, handed over, or dropped by name; of each QP what
+/// XDP gave to it, or came another way, was accepted or dropped; and all that XDP gave was some QP's that is still there.
+pub fn books_hold(node: &Node) {
+    let maps = node.maps();
+    let mut open = String::new();
+    for _ in 0..200 {
+        open.clear();
+        let (mut given, mut of_qps) = (0, 0);
+        for queue in 0..maps.queues {
+            let xdp = maps.queue_counters.load(queue).expect("a queue");
+            let e = maps.queue_engine.load(queue).expect("a queue");
+            given += xdp.redirected;
+            let came = e.rx_packets + e.rx_handed_over + e.rx_copied + e.rx_looped;
+            let went = e.rx_accepted
+                + e.rx_icrc_errors
+                + e.drops.iter().sum::<u64>()
+                + e.rx_handed_away
+                + e.rx_handover_full;
+            if xdp.redirected != e.rx_packets || came != went {
+                open += &format!("queue {queue}: {} given, {e:?}\n", xdp.redirected);
+            }
+        }
+        for slot in 0..maps.slots {
+            let config = maps.qp_config.load(slot).expect("a slot");
+            if config.generation == 0 {
+                continue;
+            }
+            let redirected = maps.counters(slot).expect("a slot").redirected;
+            let e = maps.qp_engine.load(slot).expect("a slot");
+            of_qps += redirected;
+            if redirected + e.rx_looped + e.rx_mcast != e.rx_accepted + e.rx_dropped {
+                open += &format!("QP {:#x}: {redirected} given, {e:?}\n", config.qpn);
+            }
+        }
+        if given != of_qps {
+            open += &format!("{given} given, {of_qps} to QPs\n");
+        }
+        if open.is_empty() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    panic!("the books do not hold:\n{open}");
+}
+
 fn attributes(local: &str, peer: &str, other: &NodeQp) -> ConnectAttr {
     let address = |text: &str| text.parse::<IpAddr>().expect("an address");
     ConnectAttr {
@@ -83,6 +133,15 @@ fn attributes(local: &str, peer: &str, other: &NodeQp) -> ConnectAttr {
             other.psn(),
             PathMtu::Mtu4096,
         )
+    }
+}
+
+/// Connects two QPs of end `a` with one another.
+pub async fn connect_at_a(one: &NodeQp, other: &NodeQp) {
+    for (qp, peer) in [(one, other), (other, one)] {
+        qp.connect(attributes(A, A, peer))
+            .await
+            .expect("connecting");
     }
 }
 

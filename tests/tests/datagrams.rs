@@ -11,12 +11,12 @@ use rocexdp_proto::{
     DropReason,
     ids::{Qpn, WrId},
     mem::Memory,
-    verbs::{Cqe, RecvWr, Segment, SendOp, SendWr, SgList, Status},
+    verbs::{Cqe, MULTICAST_QPN, RecvWr, Segment, SendOp, SendWr, SgList, Status},
     wire::{GRH_ROOM, Grh},
 };
 use rocexdp_tests::{
     eventually,
-    veth::{A, B, Pair},
+    veth::{A, A6, B, B6, MESSAGE, Pair, books_hold, connect_at_a, target, write_all},
 };
 
 const LIMIT: Duration = Duration::from_secs(30);
@@ -127,7 +127,191 @@ fn datagrams_go_both_ways_and_the_answer_finds_its_way_by_the_header() {
         assert!(at_b.qp.try_completion().is_none());
         assert_eq!(at_b.qp.info().await.expect("numbers").rx_dropped, 1);
         assert_eq!(at_b.qp.counters().redirected, 2);
+        books_hold(&a);
+        books_hold(&b);
     });
+}
+
+#[test]
+#[ignore = "needs root: run by cargo xtask test"]
+fn datagrams_go_over_ipv6_and_are_as_long_as_the_path_mtu() {
+    let pair = Pair::up(1);
+    let (a, b) = (pair.node("a"), pair.node("b"));
+    runtime().block_on(async {
+        let (at_a, at_b) = (End::open(&a, A6).await, End::open(&b, B6).await);
+        let way = HandleAttr {
+            flow_label: 0x4_5678,
+            hop_limit: 9,
+            dscp: Some(34),
+            ..HandleAttr::new(address(A6), address(B6))
+        };
+        let sent: Vec<u8> = (0..4096_u32).map(|n| (n * 7) as u8).collect();
+        at_a.inbox.write(0, &sent).expect("writing");
+        let memory: Arc<dyn Memory> = at_a.inbox.clone();
+        let request = SendWr::new(WrId(1), SendOp::Send, Segment::new(memory, 0, 4096));
+        let handle = a.address_handle(way).await.expect("a way");
+        assert_eq!(handle.path_mtu().bytes(), 4096);
+        at_a.qp
+            .post_send(request.to(handle.to(at_b.qp.qpn(), QKEY)))
+            .expect("posting");
+        let got = within("message", at_b.qp.completion()).await;
+        let (grh, message) = at_b.message(&got);
+        assert!(message == sent);
+        assert!(!grh.is_ipv4());
+        assert_eq!(
+            (grh.flow_label(), grh.hop_limit(), grh.traffic_class() >> 2),
+            (0x4_5678, 9, 34)
+        );
+        books_hold(&b);
+    });
+}
+
+#[test]
+#[ignore = "needs root: run by cargo xtask test"]
+fn qps_of_one_host_reach_one_another_without_the_wire() {
+    let pair = Pair::up(2);
+    let a = pair.node("a");
+    let len = 4 * MESSAGE as usize;
+    let pattern: Vec<u8> = (0..len as u32)
+        .map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8)
+        .collect();
+    let source = Buffer::new(len).expect("memory");
+    source.write(0, &pattern).expect("filling it");
+    // Twelve pairs at once, over both workers: more packets in flight than may wait for a worker.
+    let all: Vec<NodeQp> = (0..24).map(|_| a.create_qp(16, 1).expect("a QP")).collect();
+    std::thread::scope(|scope| {
+        for two in all.chunks(2) {
+            let (a, source, pattern) = (&a, &source, &pattern);
+            scope.spawn(move || {
+                runtime().block_on(async {
+                    let [one, other] = two else { unreachable!() };
+                    connect_at_a(one, other).await;
+                    let (memory, rkey) = target(a, len);
+                    write_all(one, source, rkey).await;
+                    let mut back = vec![0; len];
+                    memory.read(0, &mut back).expect("reading back");
+                    assert!(back == *pattern, "bytes differ");
+                });
+            });
+        }
+    });
+    runtime().block_on(async {
+        for qp in &all {
+            let info = qp.info().await.expect("numbers");
+            assert_eq!(qp.counters().redirected, 0, "XDP saw none of it");
+            assert_eq!(info.rx_dropped + info.icrc_errors, 0);
+            assert!(info.rx_looped > 0);
+        }
+        // A UD QP, another of another worker, itself, and from the IPv6 address.
+        let (one, other) = (End::open(&a, A).await, End::open(&a, A).await);
+        let six = End::open(&a, A6).await;
+        let way = HandleAttr::new(address(A), address(A));
+        one.send(&a, way, other.qp.qpn(), QKEY, b"neighbour").await;
+        let got = within("message", other.qp.completion()).await;
+        assert_eq!(other.message(&got).1, b"neighbour");
+        let way6 = HandleAttr::new(address(A6), address(A6));
+        six.send(&a, way6, six.qp.qpn(), QKEY, b"itself").await;
+        let got = within("message", six.qp.completion()).await;
+        let (grh, message) = six.message(&got);
+        assert_eq!(
+            (&message[..], got.src_qpn),
+            (&b"itself"[..], Some(six.qp.qpn()))
+        );
+        assert_eq!(HandleAttr::answering(address(A6), &grh).peer, address(A6));
+        one.send(&a, way, other.qp.qpn(), QKEY + 1, b"wrong").await;
+        eventually("the same checks are made", LIMIT, || {
+            let queues = (0..2).filter_map(|queue| a.maps().queue_engine.load(queue));
+            let dropped: u64 = queues.map(|e| e.drops[DropReason::QKey.index()]).sum();
+            (dropped == 1).then_some(())
+        });
+        // QP 1 as well.
+        let gsi = a.open_gsi().expect("QP 1");
+        let to = a.address_handle(way).await.expect("a way");
+        gsi.send(1, &to, GSI_QPN, &[3; MAD_LEN]).expect("posting");
+        assert_eq!(mad(&gsi).await.mad, [3; MAD_LEN]);
+        books_hold(&a);
+        let queues: Vec<_> = (0..2)
+            .filter_map(|queue| a.maps().queue_engine.load(queue))
+            .collect();
+        let sum = |pick: fn(&rocexdp_common::maps::QueueEngine) -> u64| -> u64 {
+            queues.iter().map(pick).sum()
+        };
+        assert!(sum(|e| e.tx_looped) > 12 * 4 * 256);
+        assert_eq!(sum(|e| e.tx_looped), sum(|e| e.rx_looped));
+        assert_eq!(sum(|e| e.tx_packets), 0, "nothing went to the wire");
+    });
+}
+
+async fn multicast(group: &str, [local_a, local_b]: [&str; 2], pair: &Pair) {
+    let (a, b) = (pair.node("a"), pair.node("b"));
+    let group = address(group);
+    let at_a = End::open(&a, local_a).await;
+    let mut at_b = Vec::new();
+    // Over both workers, and one that joins nothing.
+    for _ in 0..4 {
+        at_b.push(End::open(&b, local_b).await);
+    }
+    let alone = at_b.pop().expect("four");
+    let refused = |node: &Node| -> u64 {
+        let queues = (0..2).filter_map(|queue| node.maps().queue_counters.load(queue));
+        queues
+            .map(|xdp| xdp.reasons[rocexdp_common::maps::Reason::UnknownGroup as usize])
+            .sum()
+    };
+    let to_group = HandleAttr::new(address(local_a), group);
+    at_a.send(&a, to_group, MULTICAST_QPN, QKEY, b"nobody")
+        .await;
+    eventually("nobody is in it, counted so", LIMIT, || {
+        (refused(&b) == 1).then_some(())
+    });
+    for end in &at_b {
+        end.qp.join(group).await.expect("joining");
+        end.qp.join(group).await.expect("again changes nothing");
+    }
+    for n in 0..20_u8 {
+        at_a.send(&a, to_group, MULTICAST_QPN, QKEY, &[n; 33]).await;
+        for end in &at_b {
+            let got = within("copy", end.qp.completion()).await;
+            let (grh, message) = end.message(&got);
+            assert_eq!(message, [n; 33]);
+            assert_eq!(rocexdp::loader::address_of(grh.dst()), group);
+            end.receive(got.wr_id.0);
+        }
+    }
+    // The sender hears itself once it is in the group, too.
+    at_a.qp.join(group).await.expect("joining");
+    at_a.send(&a, to_group, MULTICAST_QPN, QKEY, b"all").await;
+    let got = within("own copy", at_a.qp.completion()).await;
+    assert_eq!(at_a.message(&got).1, b"all");
+    for end in &at_b {
+        let got = within("copy", end.qp.completion()).await;
+        assert_eq!(end.message(&got).1, b"all");
+    }
+    assert!(alone.qp.try_completion().is_none());
+    let before = refused(&b);
+    at_b[0].qp.leave(group);
+    at_b[1].qp.leave(group);
+    // As the third did, by ending.
+    books_hold(&a);
+    books_hold(&b);
+    let gone = at_b.pop().expect("three");
+    drop(gone);
+    at_a.send(&a, to_group, MULTICAST_QPN, QKEY, b"nobody")
+        .await;
+    eventually("nobody is left", LIMIT, || {
+        (refused(&b) == before + 1).then_some(())
+    });
+    assert!(at_b.iter().all(|end| end.qp.try_completion().is_none()));
+    let error = alone.qp.join(address(local_b)).await.expect_err("no group");
+    assert!(error.to_string().contains("no multicast group"), "{error}");
+}
+
+#[test]
+#[ignore = "needs root: run by cargo xtask test"]
+fn each_qp_of_a_group_gets_its_copy_and_nobody_else_does() {
+    let pair = Pair::up(2);
+    runtime().block_on(multicast("239.7.8.9", [A, B], &pair));
+    runtime().block_on(multicast("ff15::7:8:9", [A6, B6], &pair));
 }
 
 async fn mad(gsi: &Gsi) -> Box<ReceivedMad> {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rocexdp::{mem::Buffer, node::NodeQp};
 use rocexdp_proto::mem::Memory as _;
-use rocexdp_tests::veth::{MESSAGE, Pair, connect, target, write_all};
+use rocexdp_tests::veth::{MESSAGE, Pair, books_hold, connect, target, write_all};
 
 #[test]
 #[ignore = "needs root: run by cargo xtask test"]
@@ -53,28 +53,6 @@ fn packets_that_come_in_on_another_workers_queue_reach_their_qp() {
             .map(|e| e.rx_handed_over)
             .sum();
         assert!(handed > 0, "nothing was handed over at {who}");
-        for queue in 0..2 {
-            let given = node
-                .maps()
-                .queue_counters
-                .load(queue)
-                .expect("a queue")
-                .redirected;
-            let engine = node.maps().queue_engine.load(queue).expect("a queue");
-            assert_eq!(
-                given, engine.rx_packets,
-                "what XDP gave queue {queue} of {who}"
-            );
-            let drops = engine.drops.iter().sum::<u64>();
-            assert_eq!(
-                engine.rx_packets + engine.rx_handed_over,
-                engine.rx_accepted
-                    + engine.rx_icrc_errors
-                    + drops
-                    + engine.rx_handed_away
-                    + engine.rx_handover_full,
-                "the books of queue {queue} of {who}"
-            );
-        }
+        books_hold(node);
     }
 }

@@ -8,7 +8,9 @@ use std::fmt;
 use anyhow::{Context as _, Result, bail};
 use aya::programs::{SchedClassifier, TcAttachType};
 use rocexdp_common::{
+    ids::Gid,
     maps::{self, FlowKey, FlowState, QpConfig, QpCounters, QpEngine, QueueCounters, QueueEngine},
+    opcode::Transport,
     watch,
 };
 

@@ -9,7 +9,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rocexdp_proto::verbs::{self, Cqe, CqeOpcode, Status};
+use rocexdp_proto::{
+    ids::Qpn,
+    verbs::{self, Cqe, CqeOpcode, Status},
+};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use tokio::sync::Notify;
 
@@ -58,6 +61,7 @@ impl Completion {
                 byte_len: cqe.byte_len,
                 imm: cqe.imm,
                 invalidated: cqe.invalidated.map(|key| WindowKey(key.0)),
+                src_qpn: cqe.src_qpn,
             }),
             status => Err(WorkError {
                 id: self.id(),
@@ -83,6 +87,8 @@ pub struct Done {
     pub imm: Option<u32>,
     /// The window that the peer's SEND has given back, of a receive request: the key of the bind ([`Wr::<Bind>::key`](super::Wr::key)).
     pub invalidated: Option<WindowKey>,
+    /// The sender's queue pair, of a receive request of UD. [`Origin::read`](super::Origin::read) tells where it is.
+    pub src_qpn: Option<Qpn>,
 }
 
 /// A request that failed.

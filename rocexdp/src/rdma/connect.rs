@@ -19,7 +19,7 @@ use tokio::{
 };
 
 use super::{
-    Agreed, Device, End, Error, Init, QueuePair, Refusal, Service,
+    Agreed, Connected, Device, End, Error, Init, QueuePair, Refusal,
     handshake::{
         self, Answer, CheckedSide, Greeting, Hello, Ready as TheyAreReady, ServiceName, Side,
     },
@@ -124,7 +124,12 @@ fn our_address(device: &Device, stream: &TcpStream) -> Result<IpAddr, String> {
     ))
 }
 
-fn side<S: Service>(qp: &QueuePair<S, Init>, address: IpAddr, agreed: Agreed, data: &[u8]) -> Side {
+fn side<S: Connected>(
+    qp: &QueuePair<S, Init>,
+    address: IpAddr,
+    agreed: Agreed,
+    data: &[u8],
+) -> Side {
     Side {
         qp: PeerQp::new(qp.qpn(), qp.psn(), address, agreed.path_mtu),
         max_rd_atomic: agreed.max_rd_atomic,
@@ -142,7 +147,7 @@ fn end(side: &CheckedSide) -> End {
     }
 }
 
-impl<S: Service> QueuePair<S, Init> {
+impl<S: Connected> QueuePair<S, Init> {
     /// What this end could agree to.
     fn offer(&self) -> Agreed {
         let largest = self.protection_domain().device().path_mtu();
@@ -463,7 +468,7 @@ impl Incoming {
     ///
     /// # Errors
     /// The private data is too long, the services differ, the connection's address is not the device's, no way back to the peer, or it has gone. It is told.
-    pub async fn accept<S: Service>(
+    pub async fn accept<S: Connected>(
         mut self,
         qp: QueuePair<S, Init>,
         private_data: &[u8],
@@ -479,7 +484,7 @@ impl Incoming {
         }
     }
 
-    async fn agree<S: Service>(
+    async fn agree<S: Connected>(
         &mut self,
         qp: &QueuePair<S, Init>,
         private_data: &[u8],

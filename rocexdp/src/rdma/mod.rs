@@ -146,6 +146,7 @@ mod remote;
 mod request;
 mod service;
 mod srq;
+pub mod ud;
 mod window;
 
 pub use behaviour::{Behaviour, FlowLabel};
@@ -161,8 +162,9 @@ pub use remote::{RemoteRegion, RemoteSlice, RemoteWord};
 pub use request::{
     AtomicWrite, CompareSwap, FetchAdd, Read, Send, Source, Target, Wr, Write, WriteImm,
 };
-pub use service::{Carries, Rc, Service, Uc};
+pub use service::{Carries, Connected, Rc, Service, Uc, Ud};
 pub use srq::SharedReceiveQueue;
+pub use ud::{AddressHandle, HandleAttr, Open, Origin, Recipient};
 pub use window::{Bind, LocalInvalidate, MemoryWindow, Type1, Type2, WindowKey, WindowType};
 
 pub use crate::{

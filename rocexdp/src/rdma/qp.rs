@@ -14,8 +14,8 @@ use rocexdp_proto::{
 };
 
 use super::{
-    Behaviour, Carries, CompletionQueue, Error, PostError, PostFault, ProtectionDomain, QueueName,
-    Rc, Service, SharedReceiveQueue, Target, Wr, connect::Link, request::Operation,
+    Behaviour, Carries, CompletionQueue, Connected, Error, PostError, PostFault, ProtectionDomain,
+    QueueName, Rc, Service, SharedReceiveQueue, Target, Wr, connect::Link, request::Operation,
 };
 use crate::node::{ConnectAttr, QpSpec, RawQp};
 
@@ -236,7 +236,7 @@ impl<S: Service, State> QueuePair<S, State> {
     }
 
     /// Names the queue pair where a request was not taken. One that a dead worker never looks at was not, whatever the queue says.
-    fn posted(&self, taken: Result<(), PostFault>) -> Result<(), PostError> {
+    pub(super) fn posted(&self, taken: Result<(), PostFault>) -> Result<(), PostError> {
         let taken = taken.and_then(|()| self.raw.died().map_or(Ok(()), |_| Err(PostFault::Dead)));
         let queue = QueueName::Qp(self.qpn());
         taken.map_err(|why| PostError { queue, why })
@@ -267,7 +267,7 @@ pub struct Agreed {
     pub selective: Option<SelectiveRepeat>,
 }
 
-impl<S: Service> QueuePair<S, Init> {
+impl<S: Connected> QueuePair<S, Init> {
     /// How it will behave once connected, where that is known only when the peer is: what was set when it was built is replaced.
     pub fn set_behaviour(&mut self, behaviour: Behaviour) {
         self.behaviour = behaviour;
@@ -351,7 +351,7 @@ impl<S: Service> QueuePair<S, Init> {
     }
 }
 
-impl<S: Service> QueuePair<S, Ready> {
+impl<S: Connected> QueuePair<S, Ready> {
     /// Posts a request. What the service does not carry does not compile.
     ///
     /// # Errors

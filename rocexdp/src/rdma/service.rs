@@ -17,7 +17,7 @@ mod sealed {
 }
 pub(super) use sealed::Sealed;
 
-/// A service: [`Rc`] or [`Uc`].
+/// A service: [`Rc`], [`Uc`] or [`Ud`].
 pub trait Service: Sealed + std::fmt::Debug + std::marker::Send + Sync + 'static {}
 
 /// Reliable connected: each message arrives once and in order, or the queue pair fails.
@@ -28,6 +28,20 @@ pub struct Rc;
 #[derive(Clone, Copy, Debug)]
 pub struct Uc;
 
+/// Unreliable datagram: each request goes to a recipient of its own, and arrives or does not.
+#[derive(Clone, Copy, Debug)]
+pub struct Ud;
+
+/// A service whose queue pairs have one peer each: [`Rc`] or [`Uc`].
+#[diagnostic::on_unimplemented(message = "queue pairs of the service {Self} are not connected")]
+pub trait Connected: Service {}
+
+impl Connected for Rc {}
+impl Connected for Uc {}
+
+impl Sealed for Ud {
+    const TRANSPORT: Transport = Transport::Ud;
+}
 impl Sealed for Rc {
     const TRANSPORT: Transport = Transport::Rc;
 }
@@ -36,6 +50,7 @@ impl Sealed for Uc {
 }
 impl Service for Rc {}
 impl Service for Uc {}
+impl Service for Ud {}
 
 /// The service carries operation `O`.
 #[diagnostic::on_unimplemented(message = "the service {Self} has no operation {O}")]
@@ -47,3 +62,4 @@ macro_rules! carries {
 
 carries!(Rc: Send, Write, WriteImm, Read, CompareSwap, FetchAdd, AtomicWrite, Flush, Bind, LocalInvalidate);
 carries!(Uc: Send, Write, WriteImm, Bind, LocalInvalidate);
+carries!(Ud: Send);

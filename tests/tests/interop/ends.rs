@@ -7,8 +7,8 @@ use std::time::Duration;
 use rocexdp::{
     lab::Host,
     rdma::{
-        Agreed, Behaviour, Carries, Completion, CompletionQueue, CqeOpcode, Done, End, PathMtu,
-        PostError, Psn, Qpn, QueuePair, Rc, Read, RemoteRegion, Send, Service, Status, Uc, Wr,
+        Agreed, Behaviour, Carries, Completion, CompletionQueue, Connected, CqeOpcode, Done, End,
+        PathMtu, PostError, Psn, Qpn, QueuePair, Rc, Read, RemoteRegion, Send, Status, Uc, Wr,
         Write, WriteImm,
     },
 };
@@ -47,7 +47,7 @@ impl Default for Tune {
 }
 
 /// A service that both ends have.
-pub trait Both: Service + Carries<Send> + Carries<Write> + Carries<WriteImm> {
+pub trait Both: Connected + Carries<Send> + Carries<Write> + Carries<WriteImm> {
     /// In names of cases.
     const NAME: &str;
     /// In the guest's shell.
@@ -65,7 +65,7 @@ impl Both for Uc {
 }
 
 /// Two connected queue pairs.
-pub struct Ends<S: Service> {
+pub struct Ends<S: Connected> {
     pub qp: QueuePair<S>,
     pub cq: CompletionQueue,
     /// The guest's, in its shell.
@@ -118,7 +118,7 @@ impl Run {
     }
 
     /// Ends both.
-    pub fn disconnect<S: Service>(&mut self, ends: Ends<S>) {
+    pub fn disconnect<S: Connected>(&mut self, ends: Ends<S>) {
         self.vsh.ask(&format!("destroy {}", ends.name));
         // What a failed queue pair has flushed: nobody asked for it.
         self.vsh.attempt("poll 1000 ms=0");
@@ -198,7 +198,7 @@ impl Run {
     }
 }
 
-impl<S: Service> Ends<S> {
+impl<S: Connected> Ends<S> {
     /// Our next completion, which must come.
     pub fn completion(&self) -> Completion {
         let next = self.cq.wait(LIMIT).unwrap();

@@ -6,6 +6,7 @@ mod data;
 mod handshake;
 mod lifetimes;
 mod queues;
+mod ud;
 mod windows;
 
 use std::{
