@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use rocexdp::rdma::{HandleAttr, Open, Origin, Ud};
+use rocexdp::rdma::{HandleAttr, Open, Origin, Qpn, Ud};
 
 use super::*;
 
@@ -15,7 +15,6 @@ struct End {
     cq: CompletionQueue,
     memory: rocexdp::rdma::Region<rocexdp::rdma::ReadWrite>,
     qp: QueuePair<Ud, Open>,
-    local: IpAddr,
 }
 
 impl End {
@@ -36,7 +35,6 @@ impl End {
             cq,
             memory,
             qp,
-            local,
         }
     }
 
