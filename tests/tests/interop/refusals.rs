@@ -281,7 +281,7 @@ fn invalidate(run: &mut Run) {
         run.arrived_there(IN, 3000, 1);
         run.vsh.ask(&format!("recv q m {} 100 id=7", IN + 8192));
         let send = Wr::send(Source::inline(b"away with it"));
-        ends.qp.post(send.invalidate(rkey).id(2)).unwrap();
+        ends.qp.post(send.invalidate(window).id(2)).unwrap();
         ends.done(2, CqeOpcode::Send);
         let wc = &run.vsh.poll(1)[0];
         guest_done(wc, 7, "RECV", Some(12));
