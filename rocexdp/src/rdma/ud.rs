@@ -22,7 +22,7 @@
 //! memory.write(4096, b"hello")?;
 //! qp.post(Wr::send(memory.slice(4096..4101)?).id(2), &way.to(Qpn::new(0x80_0123), 0x1111_1111))?;
 //!
-//! let done = cq.next().await.result()?;
+//! let done = cq.next().await?.result()?;
 //! if let Some(peer) = done.src_qpn {
 //!     let origin = Origin::read(&memory, 0)?;
 //!     println!("{} B from QP {peer} at {}", done.byte_len - 40, origin.from);
