@@ -13,7 +13,7 @@ use rocexdp_proto::{MAX_PATHS, SelectiveRepeat};
 use tokio::{
     io::AsyncReadExt as _,
     net::{TcpListener, TcpStream},
-    sync::{Semaphore, mpsc, watch},
+    sync::{mpsc, watch},
     task::{JoinHandle, JoinSet},
     time::timeout,
 };
@@ -23,6 +23,7 @@ use super::{
     handshake::{
         self, Answer, CheckedSide, Greeting, Hello, Ready as TheyAreReady, ServiceName, Side,
     },
+    places::Places,
     qp::Ready,
 };
 use crate::{
@@ -34,8 +35,12 @@ use crate::{
     node::RawQp,
 };
 
-/// Peers at once that have not been accepted or refused; more wait in the system's backlog.
+/// Peers at once that are heard, or wait for the application to accept or refuse them; more wait in line.
 const MAX_STRANGERS: usize = 64;
+/// The same, of one address.
+const MAX_OF_ADDRESS: usize = 16;
+/// Connections of one address that may be open at once without being accepted; more are closed.
+const MAX_IN_LINE: usize = 512;
 /// How long one may take to say what it wants.
 const ADMISSION: Duration = Duration::from_secs(5);
 
@@ -53,7 +58,8 @@ impl Connect {
         Self::default()
     }
 
-    /// With the token that the peer asks for. It is proven, not sent.
+    /// With the token that the peer asks for. It is proven, not sent: the listening end knows then that this end has it. It does not
+    /// prove that it has it itself, and nothing is encrypted: where an address may be another's, verify the peer by other means.
     #[must_use]
     pub fn token(mut self, token: Token) -> Self {
         self.token = Some(token);
@@ -193,7 +199,7 @@ impl<S: Connected> QueuePair<S, Init> {
             .await
             .map_err(|why| match why {
                 Why::Refused(code, reason) => Error::Refused(Refusal::new(peer, code, &reason)),
-                Why::Failed(why) => fail(why),
+                Why::Failed(why) | Why::Ours(why) => fail(why),
             })?;
         let theirs = check(theirs, peer.ip()).map_err(fail)?;
         if theirs.qp.path_mtu > offer.path_mtu {
@@ -241,9 +247,15 @@ fn check(side: Side, from: IpAddr) -> Result<CheckedSide, String> {
 }
 
 enum Why {
+    /// The peer is told, or has told.
     Refused(RefuseCode, String),
+    /// The peer is told that, and not why.
+    Ours(String),
     Failed(String),
 }
+
+/// What a peer is told of a fault of ours: interfaces, routes and limits here are none of its business.
+const OURS: &str = "the listening end could not set up its queue pair; its application knows why";
 
 impl From<frame::FrameError> for Why {
     fn from(error: frame::FrameError) -> Self {
@@ -341,22 +353,24 @@ impl Listener {
 }
 
 async fn serve(listener: TcpListener, token: Option<Token>, tell: mpsc::Sender<Incoming>) {
-    let places = Arc::new(Semaphore::new(MAX_STRANGERS));
+    let places = Places::new(MAX_STRANGERS, MAX_OF_ADDRESS, MAX_IN_LINE);
     let token = Arc::new(token);
     let mut strangers = JoinSet::new();
     loop {
-        let Ok(place) = Arc::clone(&places).acquire_owned().await else {
-            return;
-        };
         while strangers.try_join_next().is_some() {}
         let Ok((stream, from)) = listener.accept().await else {
             // Out of descriptors, or the peer was gone again: neither is for ever.
             tokio::time::sleep(Duration::from_millis(50)).await;
             continue;
         };
+        let Some(line) = places.stand(unmapped(from.ip())) else {
+            continue;
+        };
         let (token, tell) = (Arc::clone(&token), tell.clone());
         strangers.spawn(async move {
-            let _place = place;
+            let Some(_place) = line.place().await else {
+                return;
+            };
             if let Some(incoming) = admit(stream, from, token.as_ref().as_ref()).await {
                 // The listener has gone: the peer sees the connection end.
                 let _ = tell.send(incoming).await;
@@ -382,7 +396,7 @@ async fn admit(mut stream: TcpStream, from: SocketAddr, token: Option<&Token>) -
             refuse(stream, code, reason).await;
             None
         }
-        Err(Why::Failed(_)) => None,
+        Err(Why::Failed(_) | Why::Ours(_)) => None,
     }
 }
 
@@ -467,7 +481,8 @@ impl Incoming {
     /// connection, as for [`QueuePair::connect`].
     ///
     /// # Errors
-    /// The private data is too long, the services differ, the connection's address is not the device's, no way back to the peer, or it has gone. It is told.
+    /// The private data is too long, the services differ, the connection's address is not the device's, no way back to the peer, or it
+    /// has gone. It is told that there is no connection; why, only where that is its own affair.
     pub async fn accept<S: Connected>(
         mut self,
         qp: QueuePair<S, Init>,
@@ -479,6 +494,10 @@ impl Incoming {
             Err(Why::Failed(why)) => Err(Error::connection(from, why)),
             Err(Why::Refused(code, why)) => {
                 refuse(self.stream, code, why.clone()).await;
+                Err(Error::connection(from, why))
+            }
+            Err(Why::Ours(why)) => {
+                refuse(self.stream, RefuseCode::Internal, OURS.to_owned()).await;
                 Err(Error::connection(from, why))
             }
         }
@@ -497,9 +516,9 @@ impl Incoming {
                 self.service
             )));
         }
-        fits(private_data).map_err(refused)?;
+        fits(private_data).map_err(Why::Ours)?;
         let device = qp.protection_domain().device();
-        let local = our_address(device, &self.stream).map_err(refused)?;
+        let local = our_address(device, &self.stream).map_err(Why::Ours)?;
         let offer = qp.offer();
         let agreed = Agreed {
             path_mtu: offer.path_mtu.min(self.side.qp.path_mtu),
@@ -509,7 +528,7 @@ impl Incoming {
         let side = side(qp, local, agreed, private_data);
         qp.ready(local, end(&self.side), agreed)
             .await
-            .map_err(|error| refused(error.to_string()))?;
+            .map_err(|error| Why::Ours(error.to_string()))?;
         frame::write(&mut self.stream, &Answer::Accept { side }, HANDSHAKE).await?;
         let TheyAreReady {} = frame::read(&mut self.stream, HANDSHAKE).await?;
         Ok(agreed)

@@ -28,10 +28,18 @@
 //!
 //! # What does not compile
 //!
+//! Each behind what does, so that it is refused for the reason that is given.
+//!
 //! Sending over a queue pair that has no peer yet; it takes receives only:
 //! ```compile_fail,E0599
 //! # use rocexdp::rdma::{Init, QueuePair, Rc, Slice, ReadWrite, Wr};
 //! fn too_early(qp: &QueuePair<Rc, Init>, slice: Slice<ReadWrite>) {
+//!     qp.post(Wr::send(slice)).unwrap();
+//! }
+//! ```
+//! ```
+//! # use rocexdp::rdma::{QueuePair, Rc, Ready, Slice, ReadWrite, Wr};
+//! fn in_time(qp: &QueuePair<Rc, Ready>, slice: Slice<ReadWrite>) {
 //!     qp.post(Wr::send(slice)).unwrap();
 //! }
 //! ```
@@ -43,10 +51,22 @@
 //!     qp.connect(peer, &Connect::new()).await.unwrap();
 //! }
 //! ```
+//! ```
+//! # use rocexdp::rdma::{Connect, Init, QueuePair, Rc};
+//! async fn once(qp: QueuePair<Rc, Init>, peer: std::net::SocketAddr) {
+//!     qp.connect(peer, &Connect::new()).await.unwrap();
+//! }
+//! ```
 //! Receiving into memory that is for reading only:
 //! ```compile_fail,E0277
 //! # use rocexdp::rdma::{QueuePair, ReadOnly, Slice};
 //! fn receive(qp: &QueuePair, slice: Slice<ReadOnly>) {
+//!     qp.post_recv(1, slice).unwrap();
+//! }
+//! ```
+//! ```
+//! # use rocexdp::rdma::{QueuePair, ReadWrite, Slice};
+//! fn receive(qp: &QueuePair, slice: Slice<ReadWrite>) {
 //!     qp.post_recv(1, slice).unwrap();
 //! }
 //! ```
@@ -57,6 +77,12 @@
 //!     qp.post(Wr::read(slice, from)).unwrap();
 //! }
 //! ```
+//! ```
+//! # use rocexdp::rdma::{QueuePair, ReadWrite, RemoteSlice, Slice, Wr};
+//! fn read(qp: &QueuePair, slice: Slice<ReadWrite>, from: RemoteSlice) {
+//!     qp.post(Wr::read(slice, from)).unwrap();
+//! }
+//! ```
 //! Receiving into inline data, which is the request's own:
 //! ```compile_fail,E0277
 //! # use rocexdp::rdma::{QueuePair, Source};
@@ -64,13 +90,26 @@
 //!     qp.post_recv(1, Source::inline(b"no room")).unwrap();
 //! }
 //! ```
-//! An atomic on what need not be 8 bytes on an 8-byte boundary, at either end:
+//! ```
+//! # use rocexdp::rdma::{QueuePair, Source, Wr};
+//! fn send(qp: &QueuePair) {
+//!     qp.post(Wr::send(Source::inline(b"some bytes"))).unwrap();
+//! }
+//! ```
+//! An atomic on what need not be 8 bytes on an 8-byte boundary, at the peer:
 //! ```compile_fail,E0308
 //! # use rocexdp::rdma::{QueuePair, RemoteSlice, Word, Wr};
 //! fn add(qp: &QueuePair, answer: &Word, at: RemoteSlice) {
 //!     qp.post(Wr::fetch_add(answer, at, 1)).unwrap();
 //! }
 //! ```
+//! ```
+//! # use rocexdp::rdma::{QueuePair, RemoteWord, Word, Wr};
+//! fn add(qp: &QueuePair, answer: &Word, at: RemoteWord) {
+//!     qp.post(Wr::fetch_add(answer, at, 1)).unwrap();
+//! }
+//! ```
+//! or here, where the answer goes:
 //! ```compile_fail,E0308
 //! # use rocexdp::rdma::{QueuePair, ReadWrite, RemoteWord, Slice, Wr};
 //! fn add(qp: &QueuePair, answer: &Slice<ReadWrite>, at: RemoteWord) {
@@ -84,11 +123,23 @@
 //!     region.word(0).unwrap();
 //! }
 //! ```
+//! ```
+//! # use rocexdp::rdma::{ReadWrite, Region};
+//! fn word(region: &Region<ReadWrite>) {
+//!     region.word(0).unwrap();
+//! }
+//! ```
 //! Registering a file that is mapped for reading only as memory to be written to:
 //! ```compile_fail,E0277
 //! # use rocexdp::{mem::ReadOnlyFile, rdma::{Access, ProtectionDomain}};
 //! fn register(pd: &ProtectionDomain, file: ReadOnlyFile) {
 //!     pd.register(file, Access::REMOTE_READ).unwrap();
+//! }
+//! ```
+//! ```
+//! # use rocexdp::{mem::ReadOnlyFile, rdma::{Access, ProtectionDomain}};
+//! fn register(pd: &ProtectionDomain, file: ReadOnlyFile) {
+//!     pd.register_read_only(file, Access::REMOTE_READ).unwrap();
 //! }
 //! ```
 //! An operation that the service does not have:
@@ -98,6 +149,12 @@
 //!     qp.post(Wr::read(into, from)).unwrap();
 //! }
 //! ```
+//! ```
+//! # use rocexdp::rdma::{QueuePair, ReadWrite, RemoteSlice, Slice, Uc, Wr};
+//! fn write(qp: &QueuePair<Uc>, from: Slice<ReadWrite>, to: RemoteSlice) {
+//!     qp.post(Wr::write(from, to)).unwrap();
+//! }
+//! ```
 //! A solicited event for a WRITE, which no receive request of the peer completes:
 //! ```compile_fail,E0599
 //! # use rocexdp::rdma::{QueuePair, ReadWrite, RemoteSlice, Slice, Wr};
@@ -105,11 +162,37 @@
 //!     qp.post(Wr::write(data, to).solicited()).unwrap();
 //! }
 //! ```
+//! ```
+//! # use rocexdp::rdma::{QueuePair, ReadWrite, RemoteSlice, Slice, Wr};
+//! fn write(qp: &QueuePair, data: Slice<ReadWrite>, to: RemoteSlice) {
+//!     qp.post(Wr::write(data, to).immediate(1).solicited()).unwrap();
+//! }
+//! ```
+//! Unbinding a type 2 window, which is invalidated instead:
+//! ```compile_fail,E0308
+//! # use rocexdp::rdma::{MemoryWindow, QueuePair, Type2, Wr};
+//! fn unbind(qp: &QueuePair, window: &MemoryWindow<Type2>) {
+//!     qp.post(Wr::unbind(window)).unwrap();
+//! }
+//! ```
+//! ```
+//! # use rocexdp::rdma::{MemoryWindow, QueuePair, Type1, Type2, Wr};
+//! fn unbind(qp: &QueuePair, one: &MemoryWindow<Type1>, two: &MemoryWindow<Type2>) {
+//!     qp.post(Wr::unbind(one)).unwrap();
+//!     qp.post(Wr::local_invalidate(two.key())).unwrap();
+//! }
+//! ```
 //! Taking what a completion brought without asking whether the request succeeded:
-//! ```compile_fail,E0599
+//! ```compile_fail,E0609
 //! # use rocexdp::rdma::CompletionQueue;
 //! fn bytes(cq: &CompletionQueue) -> Option<u32> {
 //!     Some(cq.poll()?.byte_len)
+//! }
+//! ```
+//! ```
+//! # use rocexdp::rdma::CompletionQueue;
+//! fn bytes(cq: &CompletionQueue) -> Option<u32> {
+//!     Some(cq.poll()?.result().ok()?.byte_len)
 //! }
 //! ```
 //! Using a region while its bytes are borrowed, or its bytes while a peer may change them (there, [`Region::as_mut_slice`] is an error):
@@ -121,16 +204,46 @@
 //!     bytes[0] = 1;
 //! }
 //! ```
+//! ```
+//! # use rocexdp::rdma::{QueuePair, ReadWrite, Region, Wr};
+//! fn send(qp: &QueuePair, mut region: Region<ReadWrite>) {
+//!     let bytes = region.as_mut_slice().unwrap();
+//!     bytes[0] = 1;
+//!     qp.post(Wr::send(region.slice(..).unwrap())).unwrap();
+//! }
+//! ```
 //!
 //! What stays for run time: whether a region and a queue pair are of one protection domain, whether ranges lie in their regions, and
 //! what the peer allows.
 //!
-//! # Memory
+//! # Memory: what an application may rely on
 //!
 //! A request holds its memory until it completes, whatever the application drops meanwhile. Peers and the engine change a region's bytes
-//! at any time, so they are copied, never borrowed; see [`Region`]. A message's bytes become visible in the order of their addresses,
-//! the last aligned word last: who polls the end of what a peer WRITEs by [`Region::load`] or a [`Word`] finds all before it (see
-//! [`crate::mem`]).
+//! at any time, so they are copied, never borrowed; see [`Region`]. Of one reliable queue pair:
+//!
+//! - **A completion of a receive request, or of a READ or atomic of ours,** is seen after all its bytes: whoever polls it finds them there;
+//!   and, of a receive request, all that the peer's requests before it wrote.
+//! - **A completion of a WRITE of ours** says that the bytes are in the peer's memory, visible to its threads. That they survive a loss of
+//!   power is asked by [`Wr::flush`]. A completion of a SEND says that the peer's receive request has the message.
+//! - **Polling memory.** A WRITE's bytes become visible in the order of their addresses, the last aligned word (8, 4, 2 or 1 bytes) last and
+//!   at once: who polls that word by [`Region::load`] or a [`Word`] and sees it changed finds all before it. Across WRITEs the order is that
+//!   of posting. With UC too, as far as messages arrive.
+//! - **Sent again.** What is sent is read when packets leave, also again: change it only after the completion.
+//! - **A READ meets what there is.** Its packets are filled at different times, and a packet that was lost is filled anew: one READ may
+//!   bring older bytes beside newer ones, in any order. A checksum or version tells (as in the
+//!   example `kv`). What was written, and completed, before the READ was posted, it sees.
+//! - **Order of our requests.** They begin in the order in which they were posted. A WRITE or SEND behind a READ or atomic may reach the
+//!   peer's memory before the READ's last bytes are taken: [`Wr::fenced`] waits. WRITEs behind WRITEs need nothing.
+//! - **Atomics** of all queue pairs of this host, and a [`Word`]'s, are one with another; [`Wr::atomic_write`] is never seen half done. Not
+//!   with a WRITE, nor with other processes' plain stores.
+//!
+//! # Threads and runtimes
+//!
+//! Posting and polling take no lock of the engine and never wait. Making and dropping objects (domains, regions, windows, queue pairs)
+//! waits for the engine's workers: microseconds, but as long as a disk takes where a peer's FLUSH to persistence of a mapped file is being
+//! carried out. On a runtime that must not stall, make and drop them by `spawn_blocking`, or serve such files from a device of their own.
+//!
+//! When a worker dies of a fault of this crate, waiting and posting end with an error: see [`CompletionQueue::failure`].
 
 mod behaviour;
 mod change;
@@ -140,6 +253,7 @@ mod device;
 mod error;
 mod flush;
 pub mod handshake;
+mod places;
 mod qp;
 mod region;
 mod remote;

@@ -94,6 +94,13 @@ fn who_has_no_token_or_no_business_is_refused_and_who_is_silent_holds_up_nobody(
         let uc = pd.queue_pair_of::<Uc>(&cq).build().unwrap();
         let error = uc.connect(server(), &right).await.unwrap_err().to_string();
         assert!(error.contains("RC, not UC"), "{error}");
+        // A fault of the peer's own: it keeps the reason to itself.
+        let error = attempt(right.clone()).await.unwrap_err();
+        assert!(
+            matches!(&error, Error::Refused(r) if r.code == RefuseCode::Internal),
+            "{error}"
+        );
+        assert!(!error.to_string().contains("5000"), "{error}");
         attempt(right).await.unwrap();
         assert!(
             begun.elapsed() < Duration::from_secs(4),
@@ -114,6 +121,10 @@ fn who_has_no_token_or_no_business_is_refused_and_who_is_silent_holds_up_nobody(
         let qp = pd.queue_pair(&cq).build().unwrap();
         let error = second.accept(qp, &[]).await.unwrap_err().to_string();
         assert!(error.contains("RC, not UC"), "{error}");
+        let third = listener.next().await.unwrap();
+        let qp = pd.queue_pair(&cq).build().unwrap();
+        let error = third.accept(qp, &[0; 5000]).await.unwrap_err().to_string();
+        assert!(error.contains("5000 bytes"), "{error}");
         let qp = accept(listener.next().await.unwrap(), &pd, &cq, 0, &[]).await;
         qp.closed().await;
     };
