@@ -95,8 +95,8 @@ fn every_opcode_has_its_headers_where_the_table_says_in_both_versions() {
             }
             if selective && low == 0x11 {
                 let sack = ext.sack.unwrap();
-                assert_eq!(u64::from(sack.path), take(1));
-                take(3);
+                assert_eq!(u64::from(sack.path) | u64::from(sack.answers) << 7, take(1));
+                assert_eq!(u64::from(sack.mark), take(3));
                 assert_eq!(u64::from(sack.highest), take(4));
                 assert_eq!(sack.below, [(); 4].map(|()| take(8)));
             }

@@ -192,6 +192,8 @@ fn a_selective_acknowledgement_with_a_reserved_syndrome_tells_nothing() {
     for syndrome in [0x40, 0x5f, 0x64] {
         let sack = Sack {
             path: 0,
+            answers: false,
+            mark: 0,
             highest: first + 3,
             below: [0b110, 0, 0, 0],
         };

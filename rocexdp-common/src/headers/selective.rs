@@ -8,11 +8,12 @@ use super::extended::{low24, part, put};
 /// Selective Repeat Extended Transport Header: where a packet belongs, and which transmission of it this is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Sreth {
-    /// Requests: number of this transmission among those of the path; a packet sent again has a new one. Answers: 0.
+    /// Number of this transmission among those of the path, requests and answers apart; a packet sent again has a new one.
     pub serial: u32,
-    /// Path, 0 and up. Answers: 0.
+    /// Path, 0 and up.
     pub path: u8,
-    /// Place of the packet in its message, 24 bits: the message's first packet has PSN - index.
+    /// Place of the packet in its message, 24 bits: the message's first packet has PSN - index. Of a READ's answer: in what its
+    /// request asked for.
     pub index: u32,
 }
 
@@ -44,8 +45,12 @@ pub const SACK_BITS: u32 = 256;
 /// Selective acknowledgement: which transmissions of one path have arrived. The PSN in the BTH is cumulative, as in RC.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Sack {
-    /// The path.
+    /// The path, 7 bits.
     pub path: u8,
+    /// It tells of answers that have arrived, not of requests.
+    pub answers: bool,
+    /// Of answers: PSN before which none is missing. With an RNR NAK: the low bits of the refused transmission's serial. 24 bits.
+    pub mark: u32,
     /// The highest serial that has arrived.
     pub highest: u32,
     /// Bit `i % 64` of word `i / 64`: serial `highest - 1 - i` has arrived.
@@ -60,7 +65,9 @@ impl Sack {
     #[inline(always)]
     pub const fn parse(b: &[u8; 40]) -> Self {
         Self {
-            path: b[0],
+            path: b[0] & 0x7f,
+            answers: b[0] & 0x80 != 0,
+            mark: low24(part::<0, 4, 40>(b)),
             highest: u32::from_be_bytes(part::<4, 4, 40>(b)),
             below: [
                 u64::from_be_bytes(part::<8, 8, 40>(b)),
@@ -74,7 +81,8 @@ impl Sack {
     /// Writes the header.
     pub const fn emit(&self, b: &mut [u8; 40]) {
         *b = [0; 40];
-        b[0] = self.path;
+        put::<0, 4, 40>(b, (self.mark & 0xff_ffff).to_be_bytes());
+        b[0] = self.path & 0x7f | if self.answers { 0x80 } else { 0 };
         put::<4, 4, 40>(b, self.highest.to_be_bytes());
         let [w0, w1, w2, w3] = self.below;
         put::<8, 8, 40>(b, w0.to_be_bytes());

@@ -23,7 +23,7 @@ impl Endpoint {
         if let Some(qpn) = self.next_cnp() {
             return Some(self.headers_only(qpn, TransmitKind::Cnp));
         }
-        if let Some((qpn, kind)) = self.next_answer() {
+        if let Some((qpn, kind)) = self.next_answer(now) {
             return Some(self.headers_only(qpn, kind));
         }
         match self.next_data(now)? {
@@ -119,7 +119,7 @@ impl Endpoint {
     }
 
     /// An answer of headers only.
-    fn next_answer(&mut self) -> Option<(Qpn, TransmitKind)> {
+    fn next_answer(&mut self, now: Timestamp) -> Option<(Qpn, TransmitKind)> {
         while let Some(slot) = self.acks.pop_front() {
             let Some(qp) = qp_at(&mut self.qps, slot) else {
                 continue;
@@ -127,7 +127,7 @@ impl Endpoint {
             if !core::mem::replace(&mut qp.waiting.ack, false) || qp.answer_due() != Due::Control {
                 continue;
             }
-            let answer = answer(qp, &self.regions, &mut self.headers);
+            let answer = answer(qp, now, &self.regions, &mut self.headers);
             let qpn = qp.qpn;
             // More may be owed, and a QP that fails with its answer reports that.
             self.settle(slot);
@@ -183,7 +183,7 @@ impl Endpoint {
 
     fn send_response(&mut self, now: Timestamp, slot: u32) -> Option<Data> {
         let qp = qp_at(&mut self.qps, slot)?;
-        let answer = answer(qp, &self.regions, &mut self.headers)?;
+        let answer = answer(qp, now, &self.regions, &mut self.headers)?;
         if let Some(data) = &answer.data {
             let len =
                 self.headers.bytes().len() as u32 + data.len.next_multiple_of(4) + ICRC_LEN as u32;
@@ -226,8 +226,13 @@ enum Data {
 }
 
 /// Takes the QP's answer, counts it and builds its headers.
-fn answer(qp: &mut Qp, regions: &RegionTable, out: &mut HeaderBuf) -> Option<Answer> {
-    let answer = qp.answer(regions)?;
+fn answer(
+    qp: &mut Qp,
+    now: Timestamp,
+    regions: &RegionTable,
+    out: &mut HeaderBuf,
+) -> Option<Answer> {
+    let answer = qp.answer(now, regions)?;
     build_answer(qp, out, &answer)?;
     let stats = &mut qp.stats;
     match answer.aeth.map(|a| a.syndrome) {
@@ -335,6 +340,8 @@ fn build(qp: &Qp, out: &mut HeaderBuf, r: &Request) -> Option<u32> {
 /// Before the first packet of all.
 const NOTHING_ARRIVED: Sack = Sack {
     path: 0,
+    answers: false,
+    mark: 0,
     highest: u32::MAX,
     below: [0; 4],
 };
@@ -349,10 +356,16 @@ fn build_answer(qp: &Qp, out: &mut HeaderBuf, a: &Answer) -> Option<()> {
     };
     let extensions = opcode.extensions()?;
     let behind = extensions_len(extensions) + (len + pad) as usize;
-    start(qp, out, opcode, a.psn, 0, behind, |bth| bth.pad = pad as u8)?;
+    let path = a.sreth.map_or(0, |sreth| sreth.path);
+    start(qp, out, opcode, a.psn, path, behind, |bth| {
+        bth.pad = pad as u8;
+    })?;
     if extensions & ext::SRETH != 0 {
-        // Reserved in answers, which take path 0.
-        out.push(&[0; Sreth::LEN]);
+        let mut bytes = [0; Sreth::LEN];
+        if let Some(sreth) = &a.sreth {
+            sreth.emit(&mut bytes);
+        }
+        out.push(&bytes);
     }
     if let Some(aeth) = &a.aeth {
         let mut bytes = [0; Aeth::LEN];

@@ -191,6 +191,8 @@ impl Qp {
         self.send.start(&attr, path_mtu);
         let paths = self.selective.map(|with| with.paths);
         self.send.selective = paths.map(|n| Box::new(Sender::new(n, first_serial(sq_psn))));
+        let of_requests = self.recv.selective.as_ref();
+        self.send.answers = of_requests.map(|r| Box::new(r.other(sq_psn)));
     }
 
     /// A change while the QP runs. Counters of retries go on from the new values with the next acknowledgement.

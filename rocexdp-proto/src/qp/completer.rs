@@ -15,6 +15,8 @@
 //! `COMPST_ERROR_RETRY`, `COMPST_RNR_RETRY`). Must not: build packets (the requester does) or change the QP's state: it reports
 //! what is fatal.
 
+mod selective;
+
 use rocexdp_common::headers::{Aeth, Syndrome};
 use rocexdp_common::opcode::{Operation, Position};
 
@@ -66,8 +68,11 @@ pub(crate) fn answered(
         return Err(DropReason::UnexpectedResponse);
     };
     match (operation, p.aeth) {
-        (Operation::Acknowledge, Some(aeth)) if p.sack.is_some() => {
-            selectively_acknowledged(s, sq, cq, p, aeth, now)
+        (Operation::Acknowledge, Some(aeth)) if s.selective.is_some() => {
+            selective::acknowledged(s, sq, cq, p, aeth, now)
+        }
+        (Operation::ReadResponse | Operation::AtomicAcknowledge, _) if s.selective.is_some() => {
+            selective::responded(s, sq, cq, p, (operation, position), now)
         }
         (Operation::Acknowledge, Some(aeth)) => {
             let packet = check_psn(s, p).ok_or(DropReason::GhostAck)?;
@@ -118,9 +123,6 @@ fn acknowledged(
         _ if packet < s.una => return Ok(Outcome::Nothing),
         // They have overtaken a response, which is asked for first.
         Syndrome::RnrNak(code) if packet > limit => {
-            if let Some(sr) = &mut s.selective {
-                sr.again(packet);
-            }
             return Ok(overtaken_not_ready(s, sq, cq, limit, code, now));
         }
         Syndrome::NakSequence if packet > limit => return Ok(implied(s, sq, cq, limit, now)),
@@ -145,56 +147,6 @@ fn acknowledged(
     // The peer is in ERR and answers nothing any more, so a response that was lost before can't be had.
     advance(s, sq, cq, packet.min(limit), now);
     Ok(Outcome::Fatal { at: packet, status })
-}
-
-/// An ACK, NAK or RNR NAK of selective repeat: cumulative as any, and it tells of transmissions.
-fn selectively_acknowledged(
-    s: &mut SendState,
-    sq: &SendQueue,
-    cq: &mut Completions<'_>,
-    p: &Packet<'_>,
-    aeth: Aeth,
-    now: Timestamp,
-) -> Result<Outcome, DropReason> {
-    if matches!(
-        aeth.syndrome,
-        Syndrome::Reserved(_) | Syndrome::NakInvalidRd
-    ) {
-        return Err(DropReason::ReservedSyndrome);
-    }
-    let acks = matches!(aeth.syndrome, Syndrome::Ack(_));
-    // Counted from behind it: an ACK of nothing yet names the packet before the first one.
-    let behind = s.packet(p.bth.psn.add(1)).ok_or(DropReason::GhostAck)?;
-    if behind > s.high || (behind == 0 && !acks) {
-        return Err(DropReason::GhostAck);
-    }
-    let covered = if acks { behind } else { behind - 1 };
-    let una = covered.min(s.unanswered().unwrap_or(u64::MAX)).max(s.una);
-    let (news, came) = match (&mut s.selective, &p.sack) {
-        (Some(sr), Some(sack)) => {
-            let news = sr.sack(sack, una, now).ok_or(DropReason::GhostAck)?;
-            (news, sr.has_arrived(una))
-        }
-        _ => return Err(DropReason::UnexpectedResponse),
-    };
-    if news.arrived {
-        s.heard(now);
-    }
-    // What was asked for again has been answered before this: lost once more. How often is the timer's matter, which runs.
-    let lost_again = acks && came && s.implied && una == s.una && s.rnr_until.is_none();
-    let outcome = match behind.checked_sub(1) {
-        Some(packet) => acknowledged(s, sq, cq, packet, aeth, now)?,
-        None => Outcome::Nothing,
-    };
-    if lost_again {
-        s.ask_again();
-        return Ok(Outcome::ImpliedRetry);
-    }
-    Ok(match outcome {
-        Outcome::Nothing | Outcome::Progress if news.lost > 0 => Outcome::Retry,
-        Outcome::Nothing if news.arrived => Outcome::Progress,
-        outcome => outcome,
-    })
 }
 
 /// A READ response or an atomic acknowledge arrived.
@@ -223,19 +175,32 @@ fn responded(
     if packet > expected {
         return Ok(implied(s, sq, cq, expected, now));
     }
+    Ok(take(s, sq, cq, packet, p, kind, now))
+}
+
+/// The response that is expected next.
+fn take(
+    s: &mut SendState,
+    sq: &SendQueue,
+    cq: &mut Completions<'_>,
+    packet: u64,
+    p: &Packet<'_>,
+    kind: (Operation, Position),
+    now: Timestamp,
+) -> Outcome {
     // SENDs and WRITEs before it have been carried out before it.
     advance(s, sq, cq, packet, now);
     let Some(wqe) = s.wqes.front() else {
-        return Err(DropReason::UnexpectedResponse);
+        return Outcome::Nothing;
     };
     let index = packet.saturating_sub(wqe.first) as u32;
     if let Err(status) =
         check_response(s, wqe, index, p, kind).and_then(|()| place(s, wqe, index, p))
     {
-        return Ok(Outcome::Fatal { at: packet, status });
+        return Outcome::Fatal { at: packet, status };
     }
     advance(s, sq, cq, packet + 1, now);
-    Ok(Outcome::Progress)
+    Outcome::Progress
 }
 
 /// Whether the response is one to packet `index` of the request: of the request's kind, at its place and of its length.
@@ -276,7 +241,11 @@ fn check_response(
         return bad;
     }
     let (start, end) = s.chunk(wqe, index);
-    let asked_here = wqe.first + u64::from(index) == s.restart;
+    // Selective repeat: its answer is the same whenever a packet of it is sent.
+    let asked_here = p.sreth.is_none() && wqe.first + u64::from(index) == s.restart;
+    if p.sreth.is_some_and(|sreth| sreth.index != index - start) {
+        return bad;
+    }
     let (begins, ends) = (
         matches!(position, First | Only),
         matches!(position, Last | Only),
@@ -315,12 +284,17 @@ fn place(s: &SendState, wqe: &Wqe, index: u32, p: &Packet<'_>) -> Result<(), Sta
 pub(crate) fn timeout(s: &mut SendState, now: Timestamp) -> Outcome {
     if s.rnr_until.is_some_and(|t| t <= now) {
         s.rnr_until = None;
+        s.waits_from(now);
         return Outcome::Progress;
     }
     if s.rnr_until.is_none()
         && let Some(sr) = &mut s.selective
         && sr.probe(s.una, now)
     {
+        return Outcome::Progress;
+    }
+    if s.overdue().is_some_and(|t| t <= now) {
+        s.ask_for_oldest(now);
         return Outcome::Progress;
     }
     if s.ack_deadline.is_some_and(|t| t <= now) {
@@ -355,16 +329,6 @@ fn implied(
     // As for a NAK, and besides while the answer to what was sent again has not come.
     if s.rnr_until.is_some() || s.next == s.una || s.implied {
         return progress(news);
-    }
-    if s.selective.is_some() {
-        // Requests are known to have arrived: only answers are missing.
-        let Some(left) = s.retry_left.checked_sub(1) else {
-            return exhausted(s);
-        };
-        s.retry_left = left;
-        s.implied = true;
-        s.ask_again();
-        return Outcome::ImpliedRetry;
     }
     match retry(s) {
         Outcome::Retry => {
@@ -416,6 +380,7 @@ fn advance(
     if !s.acknowledge(packet) {
         return false;
     }
+    s.waits_from(now);
     if let Some(time) = s.take_round_trip(packet, now) {
         cq.stats.rtt.take(nanos(time));
         s.ack_timer.measured(time);
@@ -478,15 +443,7 @@ fn not_ready(s: &mut SendState, code: u8, now: Timestamp) -> Outcome {
         };
         s.rnr_left = left;
     }
-    let refused = s.una;
-    match &mut s.selective {
-        // What came behind it is kept.
-        Some(sr) => {
-            sr.again(refused);
-            s.ack_deadline = None;
-        }
-        None => s.go_back(),
-    }
+    s.go_back();
     let wait = !mutant!("rnr_timer_ignored");
     s.rnr_until = Some(if wait { now + rnr_delay(code) } else { now });
     Outcome::Wait

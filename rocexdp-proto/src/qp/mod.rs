@@ -252,18 +252,27 @@ impl Qp {
         budget: &Arc<Budget>,
     ) {
         self.selective = Some(with);
-        let receiver = sr::Receiver::new(with.paths, self.recv.expected, limit, Arc::clone(budget));
+        let first = self.recv.expected;
+        let receiver = sr::Receiver::new(with.paths, first, limit, Arc::clone(budget));
         self.recv.selective = Some(Box::new(receiver));
+        let answers = sr::Answers::new(with.paths, sr::first_serial(first));
+        self.recv.answers = Some(Box::new(answers));
     }
 
-    /// What the responder has to say.
+    /// What the responder has to say, or, with selective repeat, the completer of answers.
     pub(crate) fn answer_due(&self) -> Due {
+        if self.send.owes_sack() {
+            return Due::Control;
+        }
         responder::due(&self.recv)
     }
 
     /// The answer that is due, which counts as sent.
-    pub(crate) fn answer(&mut self, regions: &RegionTable) -> Option<Answer> {
-        let answer = responder::answer(&mut self.recv, regions, self.pd, self.qpn)?;
+    pub(crate) fn answer(&mut self, now: Timestamp, regions: &RegionTable) -> Option<Answer> {
+        if let Some(sack) = self.send.take_sack() {
+            return Some(responder::of_answers(&self.recv, sack));
+        }
+        let answer = responder::answer(&mut self.recv, regions, self.pd, self.qpn, now)?;
         if let Some(reason) = answer.fatal {
             self.fail(ErrorCause::Peer(reason));
         }
@@ -355,6 +364,12 @@ impl Qp {
 
     /// An answer to a request of ours; as for [`Qp::request`].
     pub(crate) fn response(&mut self, now: Timestamp, p: &Packet<'_>) -> Result<(), DropReason> {
+        if let Some(sack) = p.sack.filter(|sack| sack.answers) {
+            responder::arrived(&mut self.recv, &sack, now)?;
+            if !self.state.sends() {
+                return Ok(());
+            }
+        }
         if !self.state.sends() {
             return Err(DropReason::QpState);
         }

@@ -220,6 +220,9 @@ fn select(s: &mut SendState, request: &mut Request, number: u64, index: u32, now
 /// Books a packet as sent: the next one is number `end`.
 fn sent(s: &mut SendState, request: &Request, end: u64, now: Timestamp) {
     let number = s.next;
+    if number == s.una {
+        s.waits_from(now);
+    }
     s.latest = number;
     s.next = end;
     s.high = s.high.max(end);

@@ -15,9 +15,11 @@
 use core::time::Duration;
 use std::collections::VecDeque;
 
+use rocexdp_common::headers::Sack;
+
 use super::attr::{MAX_RD_ATOMIC, RtsAttr, ack_timeout};
 use super::rto::AckTimer;
-use super::sr::{SPAN, Sender};
+use super::sr::{Receiver, SPAN, Sender};
 use crate::ids::{PathMtu, Psn};
 use crate::time::Timestamp;
 use crate::verbs::{SendOp, SendWr, Status};
@@ -137,6 +139,13 @@ pub(crate) struct SendState {
     pub(crate) read_chunk: u32,
     /// Selective repeat's books, where the peer agreed to it: `next` then never goes back.
     pub(crate) selective: Option<Box<Sender>>,
+    /// And those of the answers that have come.
+    pub(crate) answers: Option<Box<Receiver>>,
+    /// Selective repeat: packets before this one have been carried out by the peer.
+    pub(crate) executed: u64,
+    /// Selective repeat: since when the oldest packet waits for the peer, which has it, and how often it was asked for since.
+    pub(crate) waits_since: Timestamp,
+    pub(crate) asked_again: u32,
     /// Number of the packet sent last.
     pub(crate) latest: u64,
     /// No packet from this number on leaves: its request has failed here, and waits for those before it.
@@ -177,6 +186,10 @@ impl SendState {
             ack_interval: u64::from(limits.ack_interval.max(1)),
             read_chunk,
             selective: None,
+            answers: None,
+            executed: 0,
+            waits_since: Timestamp::ZERO,
+            asked_again: 0,
             latest: 0,
             stop: u64::MAX,
         }
@@ -210,7 +223,8 @@ impl SendState {
     /// Forgets all requests. The PSNs of what was sent stay used, for a QP that goes on (from SQE).
     pub(crate) fn reset(&mut self) {
         self.start = self.psn(self.high);
-        self.selective = None;
+        (self.selective, self.answers) = (None, None);
+        (self.executed, self.asked_again) = (0, 0);
         self.latest = 0;
         self.stop = u64::MAX;
         self.wqes.clear();
@@ -325,7 +339,72 @@ impl SendState {
             Some(sr) if self.rnr_until.is_none() => sr.deadline(),
             _ => None,
         };
-        [probe, self.ack_deadline].into_iter().flatten().min()
+        [probe, self.overdue(), self.ack_deadline]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+
+    /// Selective repeat: when the oldest packet, which the peer has, is to be asked for again. The peer's answer was lost: it has
+    /// refused the packet for now, or carried it out.
+    pub(crate) fn overdue(&self) -> Option<Timestamp> {
+        let sr = self.selective.as_ref()?;
+        let begun = self.pending.front().is_some_and(|p| p.first < self.una);
+        let waits = self.una < self.next
+            && self.rnr_until.is_none()
+            && if begun {
+                !sr.is_under_way(self.una)
+            } else {
+                sr.has_arrived(self.una)
+            };
+        let patience = sr.patience(self.asked_again).filter(|_| waits)?;
+        Some(self.waits_since.saturating_add(patience))
+    }
+
+    /// Something was heard of the oldest packet.
+    pub(crate) fn waits_from(&mut self, now: Timestamp) {
+        (self.waits_since, self.asked_again) = (now, 0);
+    }
+
+    /// Whether selective repeat has arrivals of answers to tell of.
+    pub(crate) fn owes_sack(&self) -> bool {
+        self.answers.as_ref().is_some_and(|rx| rx.arrivals.owes())
+    }
+
+    /// Takes what is to be told of answers, which counts as told.
+    pub(crate) fn take_sack(&mut self) -> Option<Sack> {
+        if !self.owes_sack() {
+            return None;
+        }
+        let mark = self.psn(self.una).get();
+        let sack = self.answers.as_mut()?.arrivals.take()?;
+        Some(Sack {
+            answers: true,
+            mark,
+            ..sack
+        })
+    }
+
+    /// The first number of what was asked for as one, and wants a response of its own, that holds `packet`.
+    pub(crate) fn asked_with(&self, packet: u64) -> Option<u64> {
+        let i = self.pending.partition_point(|p| p.end <= packet);
+        let p = self.pending.get(i)?;
+        (p.first <= packet).then_some(p.first)
+    }
+
+    /// The request that holds packet `number`.
+    pub(crate) fn holder(&self, number: u64) -> Option<&Wqe> {
+        let i = self.wqes.partition_point(|w| w.end() <= number);
+        self.wqes.get(i)
+    }
+
+    /// Selective repeat: up to where everything is answered, when packets before `executed` are known to be carried out.
+    pub(crate) fn answered_up_to(&mut self, executed: u64) -> u64 {
+        self.executed = self.executed.max(executed.min(self.high));
+        match self.unanswered() {
+            Some(missing) => self.executed.min(missing),
+            None => self.executed,
+        }
     }
 
     /// Numbers `self.next..end` have been sent, as one request that wants a response of its own.
@@ -402,6 +481,15 @@ impl SendState {
             for p in &self.pending {
                 sr.again(p.first.max(self.una));
             }
+        }
+    }
+
+    /// Selective repeat: asks again for the oldest packet, which the peer has: for the rest of a READ from there.
+    pub(crate) fn ask_for_oldest(&mut self, now: Timestamp) {
+        self.waits_since = now;
+        self.asked_again = self.asked_again.saturating_add(1);
+        if let Some(sr) = &mut self.selective {
+            sr.again(self.una);
         }
     }
 

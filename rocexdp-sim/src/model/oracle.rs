@@ -57,28 +57,14 @@ impl Stream {
         }
     }
 
-    /// Whether bytes `at..at + len` of a message of `total` may be written now: the next ones; with selective repeat also ones
-    /// behind a gap, but not the message's last. Each byte once.
+    /// As for [`may_place`], of the message at the cursor.
     fn may_place(&self, selective: bool, at: u32, len: u32, total: u32) -> bool {
-        if at == self.done {
-            let free = |(start, end): &(u32, u32)| at + len <= *start || *end <= at;
-            return at + len <= total && self.ahead.iter().all(free);
-        }
-        selective
-            && at > self.done
-            && at + len < total
-            && self
-                .ahead
-                .iter()
-                .all(|(start, end)| at + len <= *start || *end <= at)
+        may_place((self.done, &self.ahead), selective, at, len, total)
     }
 
     /// Bytes `at..at + len` are there. True if that is the whole message.
     fn placed(&mut self, at: u32, len: u32, total: u32) -> bool {
-        self.ahead.push((at, at + len));
-        while let Some(i) = self.ahead.iter().position(|(start, _)| *start == self.done) {
-            self.done = self.ahead.swap_remove(i).1;
-        }
+        placed(&mut self.done, &mut self.ahead, at, len);
         self.done == total
     }
 
@@ -96,6 +82,32 @@ impl Stream {
             }
         }
         Ok(())
+    }
+}
+
+/// Whether bytes `at..at + len` of a message of `total` may be written now, of which the first ones, up to a number, and some ranges
+/// behind are there: the next ones; with selective repeat also ones behind a gap, but not the message's last. Each byte once.
+fn may_place(
+    (done, ahead): (u32, &[(u32, u32)]),
+    selective: bool,
+    at: u32,
+    len: u32,
+    total: u32,
+) -> bool {
+    let free = |(start, end): &(u32, u32)| at + len <= *start || *end <= at;
+    let fits = if at == done {
+        at + len <= total
+    } else {
+        selective && at > done && at + len < total
+    };
+    fits && ahead.iter().all(free)
+}
+
+/// Bytes `at..at + len` are there.
+fn placed(done: &mut u32, ahead: &mut Vec<(u32, u32)>, at: u32, len: u32) {
+    ahead.push((at, at + len));
+    while let Some(i) = ahead.iter().position(|(start, _)| start == done) {
+        *done = ahead.swap_remove(i).1;
     }
 }
 
@@ -410,6 +422,7 @@ impl State {
         let Some(pair) = self.whose(end) else {
             return REFUSED;
         };
+        let selective = self.setup.selective > 0;
         let s = self.outgoing(pair, end);
         while s
             .msgs
@@ -419,11 +432,15 @@ impl State {
             s.landing += 1;
         }
         let message = s.msgs.get(s.landing).cloned();
+        let len = bytes.len() as u32;
+        let there = message.as_ref().and_then(|m| position(&m.land, offset));
+        let at = there.map_or(0, |(at, _)| at);
         let right = message.as_ref().is_some_and(|m| {
-            let next = place(&m.land, m.landed);
-            next.is_some_and(|(at, room)| at == offset && bytes.len() <= room as usize)
+            let done = (m.landed, &m.landed_ahead[..]);
+            there.is_some_and(|(_, room)| len <= room)
+                && may_place(done, selective, at, len, m.len)
                 && (m.bad.is_none() || m.kind == kind::READ)
-                && self.is_answer(1 - end, m, bytes)
+                && self.is_answer(1 - end, m, at, bytes)
         });
         if !right {
             let what =
@@ -437,15 +454,15 @@ impl State {
         let s = self.outgoing(pair, end);
         let landing = s.landing;
         if let Some(m) = s.msgs.get_mut(landing) {
-            m.landed += bytes.len() as u32;
+            placed(&mut m.landed, &mut m.landed_ahead, at, len);
         }
         Ok(())
     }
 
-    /// Whether `bytes` may be what a request brings next.
-    fn is_answer(&self, target: usize, m: &Msg, bytes: &[u8]) -> bool {
+    /// Whether `bytes` may be what a request brings, from its byte `at` on.
+    fn is_answer(&self, target: usize, m: &Msg, at: u32, bytes: &[u8]) -> bool {
         if m.kind != kind::READ {
-            let part = m.landed as usize;
+            let part = at as usize;
             return m
                 .original
                 .is_some_and(|o| o.to_ne_bytes().get(part..part + bytes.len()) == Some(bytes));
@@ -454,7 +471,7 @@ impl State {
             return false;
         };
         let memory = &self.ends[target].targets[region.mem];
-        let from = (m.at + u64::from(m.landed)) as usize;
+        let from = (m.at + u64::from(at)) as usize;
         let Some(now) = memory.bytes.get(from..from + bytes.len()) else {
             return false;
         };

@@ -62,8 +62,10 @@ pub struct Msg {
     pub bad: Option<Status>,
     /// Which of the stream's receive requests it consumes.
     pub recv: Option<usize>,
-    /// Bytes that have landed.
+    /// Bytes that have landed, from the first one on.
     pub landed: u32,
+    /// Selective repeat: bytes that have landed behind a gap, as start and end.
+    pub landed_ahead: Vec<(u32, u32)>,
     /// Carried out at the target.
     pub executed: bool,
     /// Atomics: what stood there.

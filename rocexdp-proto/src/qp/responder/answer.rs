@@ -5,6 +5,9 @@
 //! arrived by then. That coalesces them by itself: a batch of packets that ask makes one ACK, and none if a response says it.
 //! An ACK never overtakes a response before it: the peer would take that for lost (an implied NAK).
 //!
+//! With selective repeat answers need no order: they may be lost and overtake each other on their way, and the peer's books tell.
+//! There the acknowledgement goes first, then what was lost, then the rest; only what ends the connection stays behind all.
+//!
 //! A NAK that has not left when its gap is filled moves on to the next packet that has to come again; once it has left, the
 //! peer sends all of them again, and nothing more is owed.
 //!
@@ -12,7 +15,7 @@
 
 use std::sync::Arc;
 
-use rocexdp_common::headers::{Aeth, Bth, Sack, Syndrome};
+use rocexdp_common::headers::{Aeth, Bth, Sack, Sreth, Syndrome};
 use rocexdp_common::opcode::{Opcode, Operation, rc};
 
 use super::RecvState;
@@ -21,6 +24,7 @@ use super::resources::{Entry, Kept};
 use crate::drop::DropReason;
 use crate::ids::{Pd, Psn, Qpn, RKey};
 use crate::mem::{Access, Memory, Reach, RegionTable};
+use crate::time::Timestamp;
 
 /// The acknowledgement that is owed to the peer. Later ones are stronger.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -65,6 +69,8 @@ pub(crate) struct Answer {
     pub(crate) aeth: Option<Aeth>,
     /// Selective repeat's acknowledgement: what has arrived on a path.
     pub(crate) sack: Option<Sack>,
+    /// Selective repeat's other answers: place and transmission.
+    pub(crate) sreth: Option<Sreth>,
     /// Atomic acknowledge: what stood in the memory.
     pub(crate) original: Option<u64>,
     /// READ response: what the peer reads.
@@ -82,16 +88,39 @@ pub(crate) struct AnswerData {
     pub(crate) len: u32,
 }
 
+/// The answer whose turn it is.
+enum Turn {
+    Nothing,
+    /// The acknowledgement that is owed.
+    Owed,
+    /// The next packet of this request's answer.
+    Next(Entry),
+    /// Selective repeat: this number of its answer again.
+    Again(Entry, u64),
+}
+
+fn turn(s: &RecvState) -> Turn {
+    if tells(s) && matches!(s.owed, Owed::Nothing | Owed::Ack(_)) {
+        return Turn::Owed;
+    }
+    let lost = s.answers.as_ref().and_then(|a| a.next_lost());
+    let again = lost.and_then(|n| Some((*s.resources.holds(n, s.path_mtu)?, n)));
+    match (again, s.resources.pending()) {
+        (Some((entry, number)), _) => Turn::Again(entry, number),
+        (None, Some(entry)) => Turn::Next(*entry),
+        (None, None) if s.owed == Owed::Nothing && !tells(s) => Turn::Nothing,
+        (None, None) => Turn::Owed,
+    }
+}
+
 /// What waits to leave.
 pub(crate) fn due(s: &RecvState) -> Due {
-    match s.resources.pending() {
-        Some(Entry {
-            kept: Kept::Read { length: 1.., .. },
-            ..
-        }) => Due::Data,
-        Some(_) => Due::Control,
-        None if s.owed == Owed::Nothing && !tells(s) => Due::Nothing,
-        None => Due::Control,
+    match turn(s) {
+        Turn::Nothing => Due::Nothing,
+        Turn::Next(e) | Turn::Again(e, _) if matches!(e.kept, Kept::Read { length: 1.., .. }) => {
+            Due::Data
+        }
+        _ => Due::Control,
     }
 }
 
@@ -106,23 +135,45 @@ pub(crate) fn answer(
     regions: &RegionTable,
     pd: Pd,
     over: Qpn,
+    now: Timestamp,
 ) -> Option<Answer> {
-    let answer = match s.resources.pending() {
-        Some(entry) => respond(s, *entry, |rkey| regions.reach(rkey, pd, over)),
-        None => owed(s)?,
+    let reach = |rkey| regions.reach(rkey, pd, over);
+    let answer = match turn(s) {
+        Turn::Nothing => return None,
+        Turn::Owed => owed(s)?,
+        Turn::Next(e) => respond(s, e, e.first + u64::from(e.next), false, reach, now),
+        Turn::Again(e, number) => respond(s, e, number, true, reach, now),
     };
     s.answered = answer.psn;
     Some(answer)
 }
 
-/// The next packet of a request's answer.
+/// Selective repeat: what the peer says of our answers.
+///
+/// # Errors
+/// It tells of what was never sent; nothing has changed.
+pub(crate) fn arrived(s: &mut RecvState, sack: &Sack, now: Timestamp) -> Result<(), DropReason> {
+    let ghost = DropReason::GhostAck;
+    let before = s.number(Psn::new(sack.mark)).ok_or(ghost)?;
+    let answers = s.answers.as_mut().filter(|_| before <= s.received);
+    let answers = answers.ok_or(ghost)?;
+    answers.sack(sack, now).ok_or(ghost)?;
+    answers.arrived_before(before);
+    Ok(())
+}
+
+/// A packet of a request's answer: the next one, or one that was lost.
 fn respond<'a>(
     s: &mut RecvState,
     e: Entry,
+    number: u64,
+    lost: bool,
     reach: impl FnOnce(RKey) -> Option<Reach<'a>>,
+    now: Timestamp,
 ) -> Answer {
-    let psn = s.psn(e.first + u64::from(e.next));
-    let again = e.next < e.high;
+    let psn = s.psn(number);
+    let index = number.saturating_sub(e.first) as u32;
+    let again = lost || index < e.high;
     // Said again, it tells how far we are now, as rxe_resp.c `prepare_ack_packet` does.
     let msn = if again { s.msn } else { e.msn };
     let (mut opcode, mut original, mut data) = (rc::READ_RESPONSE_ONLY, None, None);
@@ -130,14 +181,14 @@ fn respond<'a>(
         Kept::Read { va, rkey, .. } => {
             // Asked for the rest of a READ, we begin with a FIRST, as for any READ (Soft-RoCE goes on with a MIDDLE; it takes
             // both).
-            let (first, last) = (e.next == e.begin, e.next + 1 == e.behind(s.path_mtu));
+            let (first, last) = (index == e.begin, index + 1 == e.behind(s.path_mtu));
             opcode = match (first, last) {
                 (true, true) => rc::READ_RESPONSE_ONLY,
                 (true, false) => rc::READ_RESPONSE_FIRST,
                 (false, false) => rc::READ_RESPONSE_MIDDLE,
                 (false, true) => rc::READ_RESPONSE_LAST,
             };
-            let offset = e.next * s.path_mtu.bytes();
+            let offset = index * s.path_mtu.bytes();
             let len = e.end.saturating_sub(offset).min(s.path_mtu.bytes());
             if len > 0 {
                 let there = reach(rkey).and_then(|r| {
@@ -145,7 +196,7 @@ fn respond<'a>(
                     r.locate(va, u64::from(len), Access::REMOTE_READ)
                 });
                 let Some((mem, offset)) = there else {
-                    return withdrawn(s, psn, msn, again);
+                    return withdrawn(s, psn, msn, again, lost.then_some(number));
                 };
                 data = Some(AnswerData {
                     mem: Arc::clone(&mem),
@@ -157,7 +208,17 @@ fn respond<'a>(
         Kept::Original(value) => (opcode, original) = (rc::ATOMIC_ACKNOWLEDGE, Some(value)),
         Kept::Nothing => {}
     }
-    s.resources.sent(s.path_mtu);
+    if !lost {
+        s.resources.sent(s.path_mtu);
+    }
+    let sreth = s.answers.as_mut().map(|answers| {
+        let (path, serial) = answers.sent(number, now);
+        Sreth {
+            serial,
+            path,
+            index,
+        }
+    });
     // It acknowledges all before it, too.
     if let Owed::Ack(upto) = s.owed
         && upto.unwrap_or(s.expected).diff(psn) <= 1
@@ -170,6 +231,7 @@ fn respond<'a>(
         psn,
         aeth: (opcode != rc::READ_RESPONSE_MIDDLE).then(|| ack(Syndrome::Ack(0x1f), msn)),
         sack: None,
+        sreth,
         original,
         data,
         again,
@@ -180,8 +242,10 @@ fn respond<'a>(
 /// The region went while its READ was being answered: the peer is told so, and that ends the connection. Asked for once more
 /// after it had been answered, the READ may be one that the network kept, of a peer that has gone on and not ours to
 /// disappoint: it is told the same, and ends the connection if it was waiting.
-fn withdrawn(s: &mut RecvState, psn: Psn, msn: u32, again: bool) -> Answer {
-    if again {
+fn withdrawn(s: &mut RecvState, psn: Psn, msn: u32, again: bool, lost: Option<u64>) -> Answer {
+    if let (Some(number), Some(answers)) = (lost, &mut s.answers) {
+        answers.forget(number);
+    } else if again {
         s.resources.cancel(s.path_mtu);
     } else {
         s.resources.clear();
@@ -208,10 +272,21 @@ fn owed(s: &mut RecvState) -> Option<Answer> {
         Owed::Nothing if tells(s) => Owed::Ack(None),
         owed => owed,
     };
-    let sack = s.selective.as_mut().and_then(|sr| sr.arrivals.take());
+    let (path, serial) = s.refused;
+    let sack = s.selective.as_mut().and_then(|sr| match owed {
+        // It names the transmission that is refused, so that it can't be taken for news of a later one.
+        Owed::NotReady => {
+            let sack = sr.arrivals.take_of(path);
+            sack.map(|sack| Sack {
+                mark: serial,
+                ..sack
+            })
+        }
+        _ => sr.arrivals.take(),
+    });
     if matches!(owed, Owed::Fatal(..)) {
         // Nothing more is said.
-        s.selective = None;
+        (s.selective, s.answers) = (None, None);
     }
     let (psn, syndrome) = match owed {
         Owed::Nothing => return None,
@@ -234,12 +309,21 @@ fn owed(s: &mut RecvState) -> Option<Answer> {
     })
 }
 
+/// An acknowledgement of all that has arrived, which carries what is to be said of the peer's answers.
+pub(crate) fn of_answers(s: &RecvState, sack: Sack) -> Answer {
+    Answer {
+        sack: Some(sack),
+        ..acknowledgement(s.expected.sub(1), Syndrome::Ack(0x1f), s.msn)
+    }
+}
+
 fn acknowledgement(psn: Psn, syndrome: Syndrome, msn: u32) -> Answer {
     Answer {
         opcode: rc::ACKNOWLEDGE,
         psn,
         aeth: Some(ack(syndrome, msn)),
         sack: None,
+        sreth: None,
         original: None,
         data: None,
         again: false,

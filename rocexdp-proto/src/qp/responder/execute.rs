@@ -147,6 +147,10 @@ fn keep(s: &mut RecvState, cx: &mut Context<'_>, p: &Packet<'_>, m: Incoming, ke
     s.msn = (s.msn + 1) & 0xff_ffff;
     let entry = Entry::new(first, m.operation, kept, s.msn);
     s.resources.push(entry, s.path_mtu);
+    if let (Some(answers), Some(oldest)) = (&mut s.answers, s.resources.oldest()) {
+        // The peer has gone on from those that are not kept any more.
+        answers.arrived_before(oldest);
+    }
 }
 
 /// COMPARE_SWAP and FETCH_ADD, with what stood in the memory. The headers' numbers are in host order there (capture

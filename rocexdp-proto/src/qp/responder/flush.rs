@@ -29,6 +29,7 @@ pub(crate) fn flush(s: &mut RecvState, cx: &mut Context<'_>) {
 pub(crate) fn forget_answers(s: &mut RecvState) {
     s.owed = Owed::Nothing;
     s.selective = None;
+    s.answers = None;
     s.resources.clear();
 }
 

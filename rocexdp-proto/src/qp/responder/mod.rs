@@ -28,7 +28,9 @@ use rocexdp_common::headers::Syndrome;
 use rocexdp_common::maps::QpEngine;
 use rocexdp_common::opcode::{Operation, Position};
 
-pub(crate) use answer::{Answer, AnswerData, Due, answer, due, response_failed};
+pub(crate) use answer::{
+    Answer, AnswerData, Due, answer, arrived, due, of_answers, response_failed,
+};
 use answer::{Owed, Unanswered, acknowledge, note_dropped};
 use check::{check_length, check_op_seq, check_op_valid, check_psn, check_resource, check_rkey};
 use execute::execute;
@@ -37,7 +39,7 @@ use resources::{Again, Resources};
 
 use super::attr::RtrAttr;
 use super::completions::Completions;
-use super::sr::Receiver;
+use super::sr::{Answers, Receiver};
 use crate::drop::DropReason;
 use crate::ids::{PathMtu, Pd, Psn, Qpn, RKey};
 use crate::mem::{Access, MemoryFault, Place, RegionTable};
@@ -77,6 +79,10 @@ pub(crate) struct RecvState {
     resources: Resources,
     /// Selective repeat, where the peer agreed to it.
     pub(crate) selective: Option<Box<Receiver>>,
+    /// And its books of our answers.
+    pub(crate) answers: Option<Box<Answers>>,
+    /// The transmission that the answer which is owed refuses: path, and low bits of the serial.
+    refused: (u8, u32),
     /// PSN of the packet that [`answer`] gave last.
     answered: Psn,
     /// Attributes.
@@ -98,6 +104,8 @@ impl Default for RecvState {
             owed: Owed::Nothing,
             resources: Resources::default(),
             selective: None,
+            answers: None,
+            refused: (0, 0),
             answered: Psn::new(0),
             path_mtu: PathMtu::Mtu1024,
             access: Access::NONE,
@@ -326,6 +334,9 @@ fn refuse(
             s.nak_sent = true;
             s.unanswered.asked |= p.bth.ack_req;
             s.owed = Owed::NotReady;
+            if let Some(sreth) = &p.sreth {
+                s.refused = (sreth.path, sreth.serial & 0xff_ffff);
+            }
             Served::Refused(DropReason::ReceiverNotReady)
         }
         Refusal::Fatal {
@@ -360,7 +371,15 @@ fn duplicate_request(s: &mut RecvState, p: &Packet<'_>, operation: Operation) ->
     };
     let answered = number
         .zip(asked)
-        .is_some_and(|(n, a)| s.resources.again(n, a, s.path_mtu));
+        .is_some_and(|(n, a)| match &mut s.answers {
+            Some(answers) => {
+                let sent = s.resources.sent_of(n, a, s.path_mtu);
+                let known = sent.is_some();
+                sent.into_iter().flatten().for_each(|n| answers.suspect(n));
+                known
+            }
+            None => s.resources.again(n, a, s.path_mtu),
+        });
     if answered {
         Served::Accepted
     } else {

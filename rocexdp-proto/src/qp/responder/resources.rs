@@ -66,7 +66,7 @@ impl Entry {
     }
 
     /// Packets of the whole answer.
-    fn packets(&self, mtu: PathMtu) -> u32 {
+    pub(super) fn packets(&self, mtu: PathMtu) -> u32 {
         match self.kept {
             Kept::Read { length, .. } => mtu.packets(length),
             _ => 1,
@@ -184,36 +184,11 @@ impl Resources {
     /// answer. False if it is not kept, or
     /// is not what was asked for first, or a part of that.
     pub(super) fn again(&mut self, number: u64, asked: Again, mtu: PathMtu) -> bool {
-        let place = self
-            .ring
-            .partition_point(|e| e.first <= number)
-            .checked_sub(1);
-        let Some((i, entry)) = place.and_then(|i| Some((i, self.ring.get_mut(i)?))) else {
+        let Some((i, at, end)) = self.asked_again(number, asked, mtu) else {
             return false;
         };
-        let at = number - entry.first;
-        if at >= u64::from(entry.packets(mtu)) {
+        let Some(entry) = self.ring.get_mut(i) else {
             return false;
-        }
-        let at = at as u32;
-        let end = match (asked, entry.kept) {
-            (Again::Read(r), Kept::Read { va, rkey, length }) => {
-                let offset = at * mtu.bytes();
-                let end = r.length.checked_add(offset).filter(|end| *end <= length);
-                let same = r.rkey == rkey.0 && r.va == va.wrapping_add(u64::from(offset));
-                // Of no bytes neither address nor key means anything.
-                match end {
-                    Some(end) if length == 0 || (same && r.length > 0) => end,
-                    _ => return false,
-                }
-            }
-            _ if mutant!("duplicate_atomic_unanswered") => return false,
-            (Again::Other(operation), Kept::Original(_) | Kept::Nothing)
-                if operation == entry.operation =>
-            {
-                0
-            }
-            _ => return false,
         };
         // The peer has all before what it asks for, and never asks for that again: what was on its way of it is skipped.
         entry.high = entry.high.max(at);
@@ -224,6 +199,67 @@ impl Resources {
         (entry.begin, entry.next, entry.end) = (at, at, end);
         self.from = self.from.min(i);
         true
+    }
+
+    /// Which entry's answer is asked for again by packet `number`, from which of its packets on, and up to which byte. `None`: it
+    /// is not kept, or is not what was asked for first, or a part of that.
+    fn asked_again(&self, number: u64, asked: Again, mtu: PathMtu) -> Option<(usize, u32, u32)> {
+        let i = self.place(number, mtu)?;
+        let entry = self.ring.get(i)?;
+        let at = (number - entry.first) as u32;
+        let end = match (asked, entry.kept) {
+            (Again::Read(r), Kept::Read { va, rkey, length }) => {
+                let offset = at * mtu.bytes();
+                let end = r.length.checked_add(offset).filter(|end| *end <= length);
+                let same = r.rkey == rkey.0 && r.va == va.wrapping_add(u64::from(offset));
+                // Of no bytes neither address nor key means anything.
+                end.filter(|_| length == 0 || (same && r.length > 0))?
+            }
+            _ if mutant!("duplicate_atomic_unanswered") => return None,
+            (Again::Other(operation), Kept::Original(_) | Kept::Nothing)
+                if operation == entry.operation =>
+            {
+                0
+            }
+            _ => return None,
+        };
+        Some((i, at, end))
+    }
+
+    /// As for [`Resources::again`], but what was on its way stays there: the packets of the answer that are asked for again, and
+    /// have left. Few at a time: the peer asks again for the rest.
+    pub(super) fn sent_of(
+        &self,
+        number: u64,
+        asked: Again,
+        mtu: PathMtu,
+    ) -> Option<core::ops::Range<u64>> {
+        const MOST: u32 = 64;
+        let (i, at, end) = self.asked_again(number, asked, mtu)?;
+        let entry = self.ring.get(i)?;
+        let behind = mtu
+            .packets(end)
+            .min(at.saturating_add(MOST))
+            .min(entry.next);
+        Some(number..entry.first + u64::from(behind.max(at)))
+    }
+
+    /// The entry that holds packet `number` of its answers.
+    fn place(&self, number: u64, mtu: PathMtu) -> Option<usize> {
+        let i = self.ring.partition_point(|e| e.first <= number);
+        let i = i.checked_sub(1)?;
+        let entry = self.ring.get(i)?;
+        (number - entry.first < u64::from(entry.packets(mtu))).then_some(i)
+    }
+
+    /// The kept request with packet `number` in its answer.
+    pub(super) fn holds(&self, number: u64, mtu: PathMtu) -> Option<&Entry> {
+        self.ring.get(self.place(number, mtu)?)
+    }
+
+    /// The number of the oldest kept request.
+    pub(super) fn oldest(&self) -> Option<u64> {
+        self.ring.front().map(|e| e.first)
     }
 }
 

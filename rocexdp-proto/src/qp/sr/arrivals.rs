@@ -47,6 +47,11 @@ impl Arrivals {
         }
     }
 
+    /// Nothing on as many paths; each starts with serial `first`.
+    pub(crate) fn other(&self, first: u32) -> Self {
+        Self::new(self.paths.len() as u8, first)
+    }
+
     /// Whether the QP has such a path.
     pub(crate) fn has_path(&self, path: u8) -> bool {
         usize::from(path) < self.paths.len()
@@ -102,10 +107,17 @@ impl Arrivals {
             .or_else(|| find(|p| p.fresh > 0))
             .unwrap_or(0);
         self.turn = if index + 1 < n { index + 1 } else { 0 };
-        let path = self.paths.get_mut(index)?;
+        self.take_of(index as u8)
+    }
+
+    /// The acknowledgement of this path; it counts as sent.
+    pub(crate) fn take_of(&mut self, index: u8) -> Option<Sack> {
+        let path = self.paths.get_mut(usize::from(index))?;
         (path.owed, path.fresh) = (false, 0);
         Some(Sack {
-            path: index as u8,
+            path: index,
+            answers: false,
+            mark: 0,
             highest: path.highest,
             below: path.below,
         })

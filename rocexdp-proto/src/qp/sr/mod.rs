@@ -4,19 +4,19 @@
 //! | file | role |
 //! |---|---|
 //! | `sender.rs` | which transmission of which packet is on the way, has arrived, is lost |
+//! | `answers.rs` | the same for the responder's answers |
 //! | `arrivals.rs` | which transmissions have arrived here, and when to say so |
-//! | `reorder.rs` | requests that came ahead of a missing one |
+//! | `reorder.rs` | packets that came ahead of a missing one |
 //!
-//! Requester and completer use the first where the send side has one, and are otherwise what they are; the responder's
-//! `selective.rs` uses the others, and serves what has come in order by the same chain of checks as any request.
-//!
-//! Requests are spread over all paths. Answers all take path 0, in the order that RC gives them: what an answer tells of those
-//! before it stays as it is in RC. A lost READ response is found as in RC too, by the answer behind it, and the READ is asked for
-//! again from there. If what that brings is lost as well, the acknowledgement of the asking says so: it leaves behind the
-//! answer.
+//! Requests and answers are two streams, each with its own books at either end, and repaired in the same way: who sent tells
+//! from what the other end says has arrived what is lost. The requester uses the first for requests; the responder's
+//! `selective.rs` keeps what came ahead, and serves what has come in order by the same chain of checks as any request; the
+//! completer's does that for answers, so that requests complete in RC's order. Both streams are spread over all paths, and so no
+//! packet says by overtaking another one that this one is lost.
 //!
 //! Must not: know requests or memory.
 
+mod answers;
 mod arrivals;
 mod reorder;
 mod sender;
@@ -25,6 +25,7 @@ use std::sync::Arc;
 
 use crate::ids::Psn;
 
+pub(crate) use answers::Answers;
 pub(crate) use arrivals::Arrivals;
 pub(crate) use reorder::{Budget, Reorder};
 pub(crate) use sender::{SPAN, Sender};
@@ -35,7 +36,7 @@ pub(crate) fn first_serial(psn: Psn) -> u32 {
     psn.get() << 8
 }
 
-/// The receiver's half of selective repeat.
+/// The receiver's half of selective repeat: of requests at the responder, of answers at the requester.
 #[derive(Debug)]
 pub(crate) struct Receiver {
     pub(crate) arrivals: Arrivals,
@@ -43,11 +44,19 @@ pub(crate) struct Receiver {
 }
 
 impl Receiver {
-    /// Over so many paths, for requests from this PSN on; keeps at most `limit` packets.
+    /// Over so many paths, for packets from this PSN on; keeps at most `limit` packets.
     pub(crate) fn new(paths: u8, psn: Psn, limit: u32, budget: Arc<Budget>) -> Self {
         Self {
             arrivals: Arrivals::new(paths, first_serial(psn)),
             reorder: Reorder::new(limit, budget),
+        }
+    }
+
+    /// Another one, for the packets of the other stream.
+    pub(crate) fn other(&self, psn: Psn) -> Self {
+        Self {
+            arrivals: self.arrivals.other(first_serial(psn)),
+            reorder: self.reorder.other(),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Requests that came ahead of one that is missing, by PSN, until it comes.
+//! Packets that came ahead of one that is missing, by PSN, until it comes: requests, or answers.
 //!
 //! A packet whose payload is in place already is kept without it. What is kept is bounded for the QP by [`SPAN`] and by its
 //! share, and for the endpoint by a [`Budget`]; what there is no room for is dropped, and comes again.
@@ -85,6 +85,11 @@ impl Reorder {
             limit,
             budget,
         }
+    }
+
+    /// Another one of the same size, with nothing kept.
+    pub(crate) fn other(&self) -> Self {
+        Self::new(self.limit, Arc::clone(&self.budget))
     }
 
     fn index(psn: Psn) -> usize {

@@ -6,7 +6,8 @@
 //! looks like one. Within a path as many may overtake as the path has shown ([`TxPath::tolerance`]).
 //!
 //! What nothing was sent after (the tail) is found by a probe: after about two round trips of silence on a path, its oldest
-//! packet goes again; after twice that, everything on it.
+//! packet goes again; after twice that, everything on it. (Of requests: the requester also asks again for the answers that it
+//! misses, which is how the tail of those is found.)
 //!
 //! Must not: know requests, or what packets hold.
 
@@ -24,6 +25,8 @@ pub(crate) const SPAN: u32 = 8192;
 /// packet that was taken for lost turns up.
 const TOLERANCE: u32 = 2;
 const TOLERANCE_MAX: u32 = 128;
+/// Of a packet whose transmissions mean nothing any more.
+const NO_PATH: u8 = u8::MAX;
 /// Transmissions taken for lost that may still turn up, for each path.
 const GONE: usize = 32;
 /// A path is probed after this silence at the earliest: batches at the receiver are no loss.
@@ -169,6 +172,11 @@ impl Sender {
         };
         let serial = path.next;
         path.next = serial.wrapping_add(1);
+        // Bounded, also if the peer never tells of this path. What is not tracked any more is found by a probe.
+        if path.sent.len() >= SPAN as usize {
+            path.settle(0);
+            path.sent.pop_front();
+        }
         path.sent.push_back(Sent {
             packet: Some(packet),
             at: now,
@@ -320,7 +328,7 @@ impl Sender {
             path.gone.retain(|(_, gone)| *gone != packet);
         }
         let slot = self.slot_mut(packet);
-        slot.again = true;
+        (slot.again, slot.path) = (true, NO_PATH);
         match core::mem::replace(&mut slot.state, State::Lost) {
             State::InFlight => self.in_flight -= 1,
             State::Lost => return,
@@ -329,10 +337,77 @@ impl Sender {
         self.lost.push_back(packet);
     }
 
+    /// The packet's own answer has come, so it has arrived, whatever the peer says of transmissions.
+    pub(crate) fn answered(&mut self, packet: u64, now: Timestamp) {
+        let slot = slot_of(&mut self.slots, packet);
+        if slot.state != State::InFlight {
+            return;
+        }
+        slot.state = State::Arrived;
+        self.in_flight -= 1;
+        let again = slot.again;
+        let Some(path) = self.paths.get_mut(usize::from(slot.path)) else {
+            return;
+        };
+        let first = path.next.wrapping_sub(path.sent.len() as u32);
+        let at = slot.serial.wrapping_sub(first) as usize;
+        if let Some(sent) = path.sent.get(at)
+            && sent.packet == Some(packet)
+        {
+            // Of one that was sent again it could not be told which is answered (Karn's rule).
+            if !again {
+                smooth(&mut self.rtt, now.saturating_since(sent.at));
+            }
+            path.settle(at);
+            path.trim();
+        }
+        (path.since, path.probes) = (now, 0);
+    }
+
+    /// The packet goes again if it is on the way: what is heard of it in the meantime still counts.
+    pub(crate) fn suspect(&mut self, packet: u64) {
+        let slot = self.slot_mut(packet);
+        if slot.state == State::InFlight {
+            slot.state = State::Lost;
+            self.in_flight -= 1;
+            self.lost.push_back(packet);
+        }
+    }
+
+    /// The packet does not go again.
+    pub(crate) fn forget(&mut self, packet: u64, una: u64) {
+        let slot = self.slot_mut(packet);
+        if core::mem::take(&mut slot.state) == State::InFlight {
+            self.in_flight -= 1;
+        }
+        self.trim_lost(una);
+    }
+
+    fn slot(&self, packet: u64) -> Slot {
+        let slot = self.slots.get((packet % u64::from(SPAN)) as usize);
+        slot.copied().unwrap_or_default()
+    }
+
     /// Whether the peer has the packet, as it was sent last, and has not acknowledged it for good.
     pub(crate) fn has_arrived(&self, packet: u64) -> bool {
-        let slot = self.slots.get((packet % u64::from(SPAN)) as usize);
-        slot.is_some_and(|s| s.state == State::Arrived)
+        self.slot(packet).state == State::Arrived
+    }
+
+    /// Whether the packet is on the way, or is going to be.
+    pub(crate) fn is_under_way(&self, packet: u64) -> bool {
+        matches!(self.slot(packet).state, State::InFlight | State::Lost)
+    }
+
+    /// Whether the transmission with these low bits of its serial is the last one of the packet, and it was not said already
+    /// that this means nothing.
+    pub(crate) fn is_latest(&self, packet: u64, path: u8, serial: u32) -> bool {
+        let slot = self.slot(packet);
+        slot.state != State::Idle && slot.path == path && slot.serial & 0xff_ffff == serial
+    }
+
+    /// How long an answer may take before it is overdue; `None`: nothing is known of the way yet.
+    pub(crate) fn patience(&self, tries: u32) -> Option<Duration> {
+        Some(self.silence()? * (1 << tries.min(BACKOFF_MAX)))
     }
 
     /// Nothing was heard for the whole of the fixed timeout: all that is on the way, and the oldest packet in any case, goes
@@ -397,7 +472,10 @@ impl Sender {
                     self.in_flight -= 1;
                     self.lost.push_back(packet);
                     // It is no loss yet: the record stays, for the answer that may still come.
-                } else if packet < una || slot.state == State::Idle || !last {
+                } else if packet < una
+                    || !matches!(slot.state, State::InFlight | State::Lost)
+                    || !last
+                {
                     path.settle(i);
                 }
             }

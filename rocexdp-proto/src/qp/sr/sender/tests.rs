@@ -50,6 +50,8 @@ impl Rig {
         let now = self.time();
         let sack = Sack {
             path,
+            answers: false,
+            mark: 0,
             highest,
             below,
         };
@@ -138,6 +140,8 @@ fn a_transmission_that_was_never_made_is_refused() {
     r.send(0);
     let sack = |path, highest| Sack {
         path,
+        answers: false,
+        mark: 0,
         highest,
         below: [u64::MAX; 4],
     };
