@@ -502,12 +502,10 @@ impl World {
         })
     }
 
-    /// Where nothing was lost or late and the peer was ready, go-back-N sent nothing again.
+    /// Where nothing was lost or late and the peer was ready, nothing was sent again.
     fn sent_nothing_twice(&self, pair: usize, end: usize) {
         let mut state = self.state();
-        let first = state.pairs[pair][end].generation == 1
-            && state.setup.selective == 0
-            && state.is_reliable(pair);
+        let first = state.pairs[pair][end].generation == 1 && state.is_reliable(pair);
         let s = state.outgoing(pair, end);
         if !first || s.disturbed || s.paced || s.rnr_naks > 0 || !s.faults.is_empty() {
             return;

@@ -93,6 +93,18 @@ impl TxPath {
         }
     }
 
+    /// Nothing more is asked of the transmission with this serial, which is one of `packet`, if it is still looked after.
+    fn settle_serial(&mut self, serial: u32, packet: u64) -> Option<Sent> {
+        let first = self.next.wrapping_sub(self.sent.len() as u32);
+        let i = serial.wrapping_sub(first) as usize;
+        let sent = *self.sent.get(i)?;
+        if sent.packet != Some(packet) {
+            return None;
+        }
+        self.settle(i);
+        Some(sent)
+    }
+
     fn trim(&mut self) {
         while self.sent.front().is_some_and(|s| s.packet.is_none()) {
             self.sent.pop_front();
@@ -218,12 +230,16 @@ impl Sender {
     pub(crate) fn acknowledged(&mut self, from: u64, to: u64) {
         // A READ of many packets has numbers beyond the span; its slots are passed once.
         for packet in from..to.min(from + u64::from(SPAN)) {
-            let slot = self.slot_mut(packet);
+            let slot = slot_of(&mut self.slots, packet);
             slot.again = false;
             if core::mem::take(&mut slot.state) == State::InFlight {
                 self.in_flight -= 1;
+                if let Some(path) = self.paths.get_mut(usize::from(slot.path)) {
+                    path.settle_serial(slot.serial, packet);
+                }
             }
         }
+        self.paths.iter_mut().for_each(TxPath::trim);
         self.trim_lost(to);
     }
 
@@ -345,22 +361,16 @@ impl Sender {
         }
         slot.state = State::Arrived;
         self.in_flight -= 1;
-        let again = slot.again;
         let Some(path) = self.paths.get_mut(usize::from(slot.path)) else {
             return;
         };
-        let first = path.next.wrapping_sub(path.sent.len() as u32);
-        let at = slot.serial.wrapping_sub(first) as usize;
-        if let Some(sent) = path.sent.get(at)
-            && sent.packet == Some(packet)
+        // Of one that was sent again it could not be told which is answered (Karn's rule).
+        if let Some(sent) = path.settle_serial(slot.serial, packet)
+            && !slot.again
         {
-            // Of one that was sent again it could not be told which is answered (Karn's rule).
-            if !again {
-                smooth(&mut self.rtt, now.saturating_since(sent.at));
-            }
-            path.settle(at);
-            path.trim();
+            smooth(&mut self.rtt, now.saturating_since(sent.at));
         }
+        path.trim();
         (path.since, path.probes) = (now, 0);
     }
 
@@ -456,6 +466,7 @@ impl Sender {
             let first = path.next.wrapping_sub(path.sent.len() as u32);
             let all = path.probes > 0;
             let mut found = false;
+            let mut since = now;
             for i in 0..path.sent.len() {
                 let Some(packet) = path.sent.get(i).and_then(|s| s.packet) else {
                     continue;
@@ -465,6 +476,12 @@ impl Sender {
                 let last = slot.serial == serial && usize::from(slot.path) == index;
                 if packet >= una && last && slot.state == State::InFlight {
                     if found && !all {
+                        break;
+                    }
+                    // Silent only since it was sent: what kept the path from being idle before is settled.
+                    let at = path.sent.get(i).map_or(now, |s| s.at);
+                    if !found && at.saturating_add(silence * (1 << path.probes)) > now {
+                        since = at;
                         break;
                     }
                     found = true;
@@ -480,12 +497,12 @@ impl Sender {
                 }
             }
             path.trim();
-            path.since = now;
+            path.since = since;
             if found {
                 path.probes = (path.probes + 1).min(BACKOFF_MAX);
                 any = true;
             }
-            if all {
+            if all && since == now {
                 path.sent.clear();
                 path.open = 0;
             }
