@@ -92,8 +92,9 @@ fn transmissions(
     Ok(news.lost > 0)
 }
 
-/// An RNR NAK: its time is waited for in any case. It counts only if it refuses the packet's last transmission: a later one,
-/// which was sent because nothing was heard, is not refused yet, and may have been taken.
+/// An RNR NAK: its time is waited for in any case. It counts only if it refuses the packet's last transmission (a later one,
+/// which was sent because nothing was heard, is not refused yet, and may have been taken) and all before it is answered (as in
+/// RC, where such an answer is asked for first).
 fn not_ready(s: &mut SendState, packet: u64, code: u8, sack: &Sack, now: Timestamp) -> Outcome {
     let waits = s.rnr_until.is_some();
     let wait = !mutant!("rnr_timer_ignored");
@@ -106,7 +107,8 @@ fn not_ready(s: &mut SendState, packet: u64, code: u8, sack: &Sack, now: Timesta
         s.rnr_until.get_or_insert(until);
         return Outcome::Nothing;
     }
-    if s.rnr_retry != INFINITE {
+    let oldest = packet == s.una;
+    if s.rnr_retry != INFINITE && oldest {
         let Some(left) = s.rnr_left.checked_sub(1) else {
             let status = Status::RnrRetryExcErr;
             return Outcome::Fatal { at: packet, status };
@@ -117,7 +119,9 @@ fn not_ready(s: &mut SendState, packet: u64, code: u8, sack: &Sack, now: Timesta
     if let Some(sr) = &mut s.selective {
         sr.again(packet);
     }
-    s.ack_deadline = None;
+    if oldest {
+        s.ack_deadline = None;
+    }
     s.rnr_until.get_or_insert(until);
     if waits {
         Outcome::Nothing
