@@ -146,8 +146,8 @@ pub struct QpConfig {
     /// 0: packets must be sent to `local_gid`. Else to any address of `LOCAL_ADDRS` that has one of these [`local_addr`] flags:
     /// QP 1 serves all addresses, the multicast QPN all groups.
     pub address_flags: u8,
-    /// Reserved, 0.
-    pub reserved: u8,
+    /// Paths that selective repeat spreads packets over; 0: go-back-N.
+    pub selective_paths: u8,
 }
 
 /// 64 dirty marks, one byte each.

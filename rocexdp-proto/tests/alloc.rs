@@ -19,7 +19,7 @@ use rocexdp_proto::verbs::{
 use rocexdp_proto::wire::{Frags, Path, RxMeta};
 use rocexdp_proto::{
     CongestionSignal, CreateQp, Endpoint, EndpointConfig, QpHandle, QpTransition, RtrAttr, RtsAttr,
-    Transport, UdAttr,
+    SelectiveRepeat, Transport, UdAttr,
 };
 use rocexdp_sim::memory::NoBytes;
 use rocexdp_sim::pair::QPNS;
@@ -127,7 +127,12 @@ fn path(end: usize) -> Path {
     }
 }
 
-fn connected(end: usize, cq: &Arc<CompletionQueue>, transport: Transport) -> (Endpoint, QpHandle) {
+fn connected(
+    end: usize,
+    cq: &Arc<CompletionQueue>,
+    transport: Transport,
+    selective: Option<SelectiveRepeat>,
+) -> (Endpoint, QpHandle) {
     let config = EndpointConfig {
         line_rate: Some(Rate::from_gbps(100)),
         ..EndpointConfig::default()
@@ -149,7 +154,7 @@ fn connected(end: usize, cq: &Arc<CompletionQueue>, transport: Transport) -> (En
         min_rnr_timer: 1,
         max_dest_rd_atomic: 16,
         path,
-        selective: None,
+        selective,
     };
     let rts = RtsAttr {
         sq_psn: psn,
@@ -185,8 +190,17 @@ fn connected(end: usize, cq: &Arc<CompletionQueue>, transport: Transport) -> (En
 
 /// Messages both ways, short and long, for a while; gives allocations and packets of the second half.
 fn run(transport: Transport, lose: u64, cnps: bool) -> (u64, u64) {
+    run_with(transport, None, lose, cnps)
+}
+
+fn run_with(
+    transport: Transport,
+    selective: Option<SelectiveRepeat>,
+    lose: u64,
+    cnps: bool,
+) -> (u64, u64) {
     let cqs = [0, 1].map(|_| Arc::new(CompletionQueue::new(256)));
-    let mut ends = [0, 1].map(|e| connected(e, &cqs[e], transport));
+    let mut ends = [0, 1].map(|e| connected(e, &cqs[e], transport, selective));
     let peers = [0, 1].map(|e| Datagram {
         ah: Arc::new(AddressHandle::new(path(e)).unwrap()),
         qpn: QPNS[1 - e],
@@ -200,7 +214,7 @@ fn run(transport: Transport, lose: u64, cnps: bool) -> (u64, u64) {
             .unwrap()
     });
     let (mut rings, mut sent) = ([Ring::new(), Ring::new()], [0u64; 2]);
-    let turns = 10_000u64;
+    let turns = if selective.is_some() { 40_000 } else { 10_000u64 };
     let (mut counted, mut packets, mut completions) = (0, 0, 0u64);
     for turn in 0..turns {
         if turn == turns / 2 {
@@ -325,6 +339,19 @@ fn nor_under_loss_and_pacing() {
         assert_eq!(
             allocations, 0,
             "in {packets} packets, every {lose}th lost, CNPs: {cnps}"
+        );
+    }
+}
+
+#[test]
+fn nor_by_selective_repeat() {
+    for (paths, lose, cnps) in [(1, 0, false), (1, 97, false), (4, 101, true), (16, 0, true)] {
+        let selective = Some(SelectiveRepeat { paths });
+        let (allocations, packets) = run_with(Transport::Rc, selective, lose, cnps);
+        assert!(packets > 2_000, "{packets}");
+        assert_eq!(
+            allocations, 0,
+            "in {packets} packets over {paths} paths, every {lose}th lost, CNPs: {cnps}"
         );
     }
 }

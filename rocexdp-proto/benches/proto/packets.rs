@@ -8,7 +8,7 @@ use std::{hint::black_box, time::Instant};
 
 use rocexdp_common::headers::{Feth, FlushRange};
 use rocexdp_proto::{
-    Transport,
+    SelectiveRepeat, Transport,
     ids::{PathMtu, WrId},
     verbs::{Segment, SendOp, SendWr},
     wire::GRH_ROOM,
@@ -27,6 +27,8 @@ const WARM: usize = 200;
 struct Case {
     name: String,
     transport: Transport,
+    /// Selective repeat over one path.
+    selective: bool,
     op: fn(&Rig, u64) -> SendOp,
     len: u32,
     batch: usize,
@@ -53,6 +55,7 @@ fn cases() -> Vec<Case> {
         all.push(Case {
             name: format!("{name} {size}"),
             transport,
+            selective: name.starts_with("SR"),
             op,
             len,
             batch,
@@ -84,6 +87,13 @@ fn cases() -> Vec<Case> {
         add("UC WRITE", len, 32, write, false);
         add("UD SEND", len, 32, |_, _| SendOp::Send, true);
     }
+    for len in [1024, 4096] {
+        add("SR SEND", len, 32, |_, _| SendOp::Send, true);
+        add("SR WRITE", len, 32, write, false);
+        add("SR READ", len, 16, read, false);
+    }
+    add("SR WRITE in 16 packets", 16 * 4096, 4, write, false);
+    add("SR READ in 16 packets", 16 * 4096, 4, read, false);
     add("WRITE in 16 packets", 16 * 4096, 4, write, false);
     add("READ in 16 packets", 16 * 4096, 4, read, false);
     add(
@@ -244,14 +254,15 @@ pub fn measure(wanted: Option<&str>) -> u64 {
     }
     println!(
         "\nAn answer is one ACK for a batch of SENDs or WRITEs, which completes all of them where it comes in; one packet for \
-         each packet of a READ and for each atomic.\n"
+         each packet of a READ and for each atomic. SR: selective repeat, which acknowledges READ requests and responses besides.\n"
     );
     allocated
 }
 
 fn row(case: &Case, memory: &[u8]) -> u64 {
     print!("{:<28}", case.name);
-    let mut rig = Rig::of(case.transport, 1, 64, case.path_mtu);
+    let selective = case.selective.then_some(SelectiveRepeat { paths: 1 });
+    let mut rig = Rig::of(case.transport, selective, 1, 64, case.path_mtu);
     let payload = (case.len as usize).clamp(1, case.path_mtu.bytes() as usize);
     let (mut at, mut allocated) = (0, 0);
     let (mut least, mut places) = (Vec::new(), [const { Vec::new() }; 4]);

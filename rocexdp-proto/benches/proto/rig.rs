@@ -5,8 +5,8 @@
 use std::sync::Arc;
 
 use rocexdp_proto::{
-    CreateQp, Endpoint, EndpointConfig, QpHandle, QpTransition, RtrAttr, RtsAttr, Transport,
-    UdAttr,
+    CreateQp, Endpoint, EndpointConfig, QpHandle, QpTransition, RtrAttr, RtsAttr, SelectiveRepeat,
+    Transport, UdAttr,
     ids::{PathMtu, Psn, Qpn, WrId, gid_from_ipv4},
     mem::{Access, MemoryRegion},
     time::Timestamp,
@@ -76,6 +76,7 @@ fn attrs(
     path_mtu: PathMtu,
     qpn: Qpn,
     access: Access,
+    selective: Option<SelectiveRepeat>,
 ) -> [QpTransition; 3] {
     let path = path(end);
     if transport == Transport::Ud {
@@ -100,7 +101,7 @@ fn attrs(
             min_rnr_timer: 12,
             max_dest_rd_atomic: 16,
             path,
-            selective: None,
+            selective,
         }),
         QpTransition::Rts(RtsAttr {
             sq_psn: Psn::new(0),
@@ -126,10 +127,17 @@ fn all_access() -> Access {
 impl End {
     /// An endpoint with `qps` RC QPs of this depth, ready to send.
     pub fn new(end: usize, qps: u32, depth: u32, path_mtu: PathMtu) -> Self {
-        Self::of(end, Transport::Rc, qps, depth, path_mtu)
+        Self::of(end, Transport::Rc, None, qps, depth, path_mtu)
     }
 
-    fn of(end: usize, transport: Transport, qps: u32, depth: u32, path_mtu: PathMtu) -> Self {
+    fn of(
+        end: usize,
+        transport: Transport,
+        selective: Option<SelectiveRepeat>,
+        qps: u32,
+        depth: u32,
+        path_mtu: PathMtu,
+    ) -> Self {
         let mut endpoint = Endpoint::new(EndpointConfig::default(), end as u64);
         let memory = Arc::new(Raw::new(MEMORY));
         let region = endpoint
@@ -147,7 +155,7 @@ impl End {
                         ..CreateQp::rc(qpn, &cq, &cq)
                     })
                     .expect("a new number");
-                for to in attrs(end, transport, path_mtu, qpn, all_access()) {
+                for to in attrs(end, transport, path_mtu, qpn, all_access(), selective) {
                     endpoint
                         .modify_qp(Timestamp::ZERO, qpn, to)
                         .expect("good attributes");
@@ -168,18 +176,24 @@ impl End {
 impl Rig {
     /// Both ends, with RC QPs.
     pub fn new(qps: u32, depth: u32, path_mtu: PathMtu) -> Self {
-        Self::of(Transport::Rc, qps, depth, path_mtu)
+        Self::of(Transport::Rc, None, qps, depth, path_mtu)
     }
 
     /// Both ends.
-    pub fn of(transport: Transport, qps: u32, depth: u32, path_mtu: PathMtu) -> Self {
+    pub fn of(
+        transport: Transport,
+        selective: Option<SelectiveRepeat>,
+        qps: u32,
+        depth: u32,
+        path_mtu: PathMtu,
+    ) -> Self {
         Self {
             to_peer: Datagram {
                 ah: Arc::new(AddressHandle::new(path(0)).expect("a path")),
                 qpn: Qpn::new(BASE),
                 qkey: QKEY,
             },
-            ends: [0, 1].map(|end| End::of(end, transport, qps, depth, path_mtu)),
+            ends: [0, 1].map(|end| End::of(end, transport, selective, qps, depth, path_mtu)),
             frames: (0..256).map(|_| (0, Box::new([0; FRAME]))).collect(),
             on_way: 0,
             now: Timestamp::ZERO,

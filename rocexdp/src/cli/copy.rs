@@ -53,6 +53,14 @@ pub struct Args {
     /// Control socket of the daemon [default: the one on the interface]
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
+    /// Send by go-back-N, also to a peer that can repeat selectively
+    #[arg(long)]
+    no_selective: bool,
+    /// Spread the packets over so many UDP source ports, so that they take as many ways through a network with ECMP (1 to 16);
+    /// with selective repeat only
+    #[arg(long, value_name = "N", default_value_t = 1, conflicts_with = "no_selective",
+        value_parser = clap::value_parser!(u8).range(1..=16))]
+    paths: u8,
     /// Print the result as JSON
     #[arg(long)]
     json: bool,
@@ -116,6 +124,7 @@ fn copy(args: &Args) -> anyhow::Result<CopyReport> {
         to,
         path,
         token,
+        selective: settings::selective(if args.no_selective { 0 } else { args.paths }),
         linger: Duration::ZERO,
     };
     block_on(async {
@@ -152,6 +161,7 @@ async fn through_daemon(
         to: job.to,
         path: job.path,
         token: job.token.as_ref().map(|token| token.reveal().to_vec()),
+        selective_paths: job.selective.map_or(0, |with| with.paths),
     };
     daemon.ask(request, Some(&job.file)).await?;
     loop {
@@ -253,7 +263,7 @@ fn summary(file: &Path, target: &Target, report: &CopyReport) -> String {
     );
     format!(
         "{} -> {target}: {} bytes in {:.3} s, {rate} ({:.3} s with connection and disk)\n\
-         QP {} to QP {} at {}, path MTU {}: {} packets, {} retransmitted, {} CNPs handled, {lowest}\n\
+         QP {} to QP {} at {}, path MTU {}{}: {} packets, {} retransmitted, {} CNPs handled, {lowest}\n\
          SHA-256 {} on both sides",
         file.display(),
         report.bytes,
@@ -263,6 +273,7 @@ fn summary(file: &Path, target: &Target, report: &CopyReport) -> String {
         text::qpn(report.peer_qpn),
         report.peer,
         report.path_mtu,
+        text::repeat(0, report.selective_paths),
         report.tx_packets,
         report.retransmitted_packets,
         report.rp_cnp_handled,

@@ -49,6 +49,9 @@ pub struct RunOptions {
     /// Let a received file replace an existing one
     #[arg(long)]
     pub allow_overwrite: bool,
+    /// Receive by go-back-N only, also from peers that can repeat selectively
+    #[arg(long)]
+    pub no_selective: bool,
     /// Control socket (default: /run/rocexdp/IF@NAMESPACE.sock)
     #[arg(long, value_name = "PATH")]
     pub socket: Option<PathBuf>,
@@ -154,6 +157,7 @@ impl RunOptions {
             no_token: self.no_token || file.no_token,
             max_size: self.max_size.or(file.max_size),
             allow_overwrite: self.allow_overwrite || file.allow_overwrite,
+            no_selective: self.no_selective || file.no_selective,
             socket: self.socket.or(file.socket),
             group: self.group.or(file.group),
             linger: self.linger.or(file.linger),

@@ -270,7 +270,15 @@ async fn serve_client(mut client: Client, node: Arc<Node>, hub: Hub, linger: Dur
         Ok((Request::Copy { .. }, None)) => {
             Reply::Failed("no file came with the request".to_owned())
         }
-        Ok((Request::Copy { to, path, token }, Some(file))) => {
+        Ok((
+            Request::Copy {
+                to,
+                path,
+                token,
+                selective_paths,
+            },
+            Some(file),
+        )) => {
             let token = match token.as_deref().map(Token::from_text).transpose() {
                 Ok(token) => token,
                 Err(error) => {
@@ -286,6 +294,7 @@ async fn serve_client(mut client: Client, node: Arc<Node>, hub: Hub, linger: Dur
                     to,
                     path,
                     token,
+                    selective: settings::selective(selective_paths),
                     linger,
                 },
             )

@@ -25,7 +25,10 @@ use std::{
     time::Duration,
 };
 
-use rocexdp_proto::ids::{PathMtu, Psn, Qpn, RKey};
+use rocexdp_proto::{
+    MAX_PATHS, SelectiveRepeat,
+    ids::{PathMtu, Psn, Qpn, RKey},
+};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::{
@@ -117,6 +120,15 @@ pub struct PeerQp {
     pub gid: IpAddr,
     /// The largest path MTU it can have, in the answer the one to use, in bytes.
     pub path_mtu: u32,
+    /// Selective repeat over at most so many paths, in the answer the number to use. Absent where there is none: an older
+    /// version does not know the field, and refuses it.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub selective_repeat: u8,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref)] // As serde calls it.
+fn is_zero(n: &u8) -> bool {
+    *n == 0
 }
 
 /// One side's QP, checked.
@@ -130,17 +142,26 @@ pub struct CheckedQp {
     pub gid: IpAddr,
     /// Path MTU.
     pub path_mtu: PathMtu,
+    /// Selective repeat; `None`: go-back-N.
+    pub selective: Option<SelectiveRepeat>,
 }
 
 impl PeerQp {
     /// For sending.
     #[must_use]
-    pub fn new(qpn: Qpn, psn: Psn, gid: IpAddr, path_mtu: PathMtu) -> Self {
+    pub fn new(
+        qpn: Qpn,
+        psn: Psn,
+        gid: IpAddr,
+        path_mtu: PathMtu,
+        selective: Option<SelectiveRepeat>,
+    ) -> Self {
         Self {
             qpn: qpn.get(),
             psn: psn.get(),
             gid,
             path_mtu: path_mtu.bytes(),
+            selective_repeat: selective.map_or(0, |with| with.paths),
         }
     }
 
@@ -168,11 +189,18 @@ impl PeerQp {
                 self.path_mtu
             )
         })?;
+        let paths = self.selective_repeat;
+        if paths > MAX_PATHS {
+            return Err(format!(
+                "selective repeat over {paths} paths is more than {MAX_PATHS}"
+            ));
+        }
         Ok(CheckedQp {
             qpn: Qpn::new(self.qpn),
             psn: Psn::new(self.psn),
             gid,
             path_mtu,
+            selective: (paths > 0).then_some(SelectiveRepeat { paths }),
         })
     }
 }

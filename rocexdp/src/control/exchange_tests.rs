@@ -8,6 +8,7 @@ fn qp() -> PeerQp {
         psn: 7,
         gid: "10.0.0.1".parse().unwrap(),
         path_mtu: 1024,
+        selective_repeat: 0,
     }
 }
 

@@ -65,6 +65,9 @@ pub enum Request {
         path: String,
         /// The token's text, if there is one.
         token: Option<Vec<u8>>,
+        /// Paths of selective repeat that the peer is offered; 0: go-back-N.
+        #[serde(default)]
+        selective_paths: u8,
     },
     /// The events kept; the new ones too, if it follows.
     Events {
@@ -312,6 +315,7 @@ mod tests {
             to: "10.0.0.2:47910".parse().unwrap(),
             path: "file".to_owned(),
             token: Some(b"secret token".to_vec()),
+            selective_paths: 1,
         };
         daemon.ask(request, Some(&file)).await.unwrap();
         let (request, got) = client.request().await.unwrap();

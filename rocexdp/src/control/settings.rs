@@ -5,7 +5,7 @@
 use std::{fmt, sync::Arc, time::Duration};
 
 use anyhow::Context;
-use rocexdp_proto::{dcqcn::Params, ids::PathMtu};
+use rocexdp_proto::{MAX_PATHS, SelectiveRepeat, dcqcn::Params, ids::PathMtu};
 
 use super::{
     config::RunOptions, confine::ReceiveDir, copy::receive::ReceivePolicy, token::Token,
@@ -171,8 +171,16 @@ pub fn receive_policy(options: &RunOptions) -> anyhow::Result<ReceivePolicy> {
         token,
         max_size: options.max_size.unwrap_or(DEFAULT_MAX_SIZE).0,
         overwrite: options.allow_overwrite,
+        selective: !options.no_selective,
         linger: linger(options),
     })
+}
+
+/// Selective repeat over so many paths; 0: none.
+#[must_use]
+pub fn selective(paths: u8) -> Option<SelectiveRepeat> {
+    let paths = paths.min(MAX_PATHS);
+    (paths > 0).then_some(SelectiveRepeat { paths })
 }
 
 /// How long QPs of finished copies stay.

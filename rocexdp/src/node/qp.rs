@@ -386,6 +386,7 @@ impl RawQp {
                 resync_response_psn: self.psn.get(),
                 transport: self.transport as u8,
                 path_mtu_log2: attr.path_mtu.bytes().trailing_zeros() as u8,
+                selective_paths: attr.selective.map_or(0, |with| with.paths),
                 ..QpConfig::default()
             },
         );

@@ -137,7 +137,7 @@ fn side<S: Connected>(
     data: &[u8],
 ) -> Side {
     Side {
-        qp: PeerQp::new(qp.qpn(), qp.psn(), address, agreed.path_mtu),
+        qp: PeerQp::new(qp.qpn(), qp.psn(), address, agreed.path_mtu, None),
         max_rd_atomic: agreed.max_rd_atomic,
         max_dest_rd_atomic: qp.behaviour.max_dest_rd_atomic,
         selective_repeat: agreed.selective.map_or(0, |s| s.paths),

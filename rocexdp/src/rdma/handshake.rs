@@ -177,7 +177,13 @@ mod tests {
     fn side() -> Side {
         let gid = [192, 0, 2, 1].into();
         Side {
-            qp: PeerQp::new(Qpn::new(0x80_0001), Psn::new(7), gid, PathMtu::Mtu1024),
+            qp: PeerQp::new(
+                Qpn::new(0x80_0001),
+                Psn::new(7),
+                gid,
+                PathMtu::Mtu1024,
+                None,
+            ),
             max_rd_atomic: 16,
             max_dest_rd_atomic: 128,
             selective_repeat: 4,

@@ -158,7 +158,7 @@ pub fn full(qp: &QpView, now_ns: u64) -> String {
         .peer()
         .map_or_else(String::new, |(_, qpn)| format!(" QP {}", text::qpn(qpn)));
     let mut out = format!(
-        "QP {} (slot {}), {}, {}\n  {} -> {}{peer_qpn}, path MTU {}\n",
+        "QP {} (slot {}), {}, {}\n  {} -> {}{peer_qpn}, path MTU {}{}\n",
         text::qpn(config.qpn),
         qp.slot,
         text::transport(config.transport),
@@ -166,6 +166,7 @@ pub fn full(qp: &QpView, now_ns: u64) -> String {
         local(qp),
         peer(qp),
         path_mtu(qp),
+        text::repeat(config.transport, config.selective_paths),
     );
     section(&mut out, "engine: requests sent", &requester(engine));
     section(&mut out, "engine: requests received", &responder(engine));

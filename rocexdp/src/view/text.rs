@@ -129,6 +129,18 @@ pub fn transport(number: u8) -> &'static str {
     }
 }
 
+/// How a QP of this transport service repeats what was lost, as a part of a sentence: by selective repeat over so many paths,
+/// or by go-back-N.
+#[must_use]
+pub fn repeat(transport: u8, selective_paths: u8) -> String {
+    match (transport, selective_paths) {
+        (0, 1) => ", selective repeat".to_owned(),
+        (0, n @ 2..) => format!(", selective repeat over {n} paths"),
+        (0, 0) => ", go-back-N".to_owned(),
+        _ => String::new(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

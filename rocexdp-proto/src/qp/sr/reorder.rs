@@ -12,6 +12,9 @@ use super::SPAN;
 use crate::ids::Psn;
 use crate::wire::Packet;
 
+/// Bytes of a payload at most.
+const PAYLOAD: usize = 4096;
+
 /// Packets that all QPs of an endpoint may keep.
 #[derive(Debug)]
 pub(crate) struct Budget {
@@ -109,15 +112,19 @@ impl Reorder {
         if !self.spare.is_empty() {
             return true;
         }
-        if self.held >= self.limit || !self.budget.take() {
-            return false;
+        // Twice as much each time: what a QP needs at most is soon there, and then nothing is allocated any more.
+        let more = self.limit.saturating_sub(self.held).min(self.held.max(1));
+        for _ in 0..more {
+            if !self.budget.take() {
+                break;
+            }
+            self.spare.push(Box::new(Held {
+                packet: Packet::NONE,
+                data: Vec::with_capacity(PAYLOAD),
+                placed: false,
+            }));
         }
-        self.spare.push(Box::new(Held {
-            packet: Packet::NONE,
-            data: Vec::new(),
-            placed: false,
-        }));
-        true
+        !self.spare.is_empty()
     }
 
     /// Keeps a packet, less than [`SPAN`] ahead, of which nothing is kept yet. `placed`: without its payload. False: no room.

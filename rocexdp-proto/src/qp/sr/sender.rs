@@ -29,6 +29,8 @@ const TOLERANCE_MAX: u32 = 128;
 const NO_PATH: u8 = u8::MAX;
 /// Transmissions taken for lost that may still turn up, for each path.
 const GONE: usize = 32;
+/// Transmissions, and packets found lost, that there is room for from the start.
+const ROOM: usize = 256;
 /// A path is probed after this silence at the earliest: batches at the receiver are no loss.
 const PROBE_MIN: Duration = Duration::from_micros(20);
 /// Doublings of the time between probes, at most.
@@ -141,15 +143,18 @@ pub(crate) struct Sender {
 impl Sender {
     /// Nothing sent, over 1..=[`MAX_PATHS`] paths, each of which starts with serial `first`.
     pub(crate) fn new(paths: u8, first: u32) -> Self {
+        // Room that is enough for what is on its way as a rule: beside the slots it is little.
         let path = || TxPath {
             next: first,
             tolerance: TOLERANCE,
+            sent: VecDeque::with_capacity(ROOM),
+            gone: VecDeque::with_capacity(GONE),
             ..TxPath::default()
         };
         Self {
             paths: (0..paths.clamp(1, MAX_PATHS)).map(|_| path()).collect(),
             slots: vec![Slot::default(); SPAN as usize].into(),
-            lost: VecDeque::new(),
+            lost: VecDeque::with_capacity(ROOM),
             in_flight: 0,
             turn: 0,
             rtt: None,

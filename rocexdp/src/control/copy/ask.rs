@@ -8,7 +8,7 @@ use std::{
 };
 
 use anyhow::{Context, anyhow, bail};
-use rocexdp_proto::ids::RKey;
+use rocexdp_proto::{SelectiveRepeat, ids::RKey};
 use tokio::{
     net::{
         TcpStream,
@@ -60,6 +60,25 @@ impl std::fmt::Display for Refused {
 }
 
 impl std::error::Error for Refused {}
+
+/// Whether the peer refused what was said to it as such.
+pub(super) fn is_protocol(error: &anyhow::Error) -> bool {
+    let refused = error.downcast_ref::<Refused>();
+    refused.is_some_and(|refused| refused.code == exchange::RefuseCode::Protocol)
+}
+
+/// What is asked of the peer.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Question<'a> {
+    /// Where the file shall be.
+    pub path: &'a str,
+    /// Its bytes.
+    pub size: u64,
+    /// The token shared with the peer.
+    pub token: Option<&'a Token>,
+    /// Selective repeat, if the peer has it too.
+    pub selective: Option<SelectiveRepeat>,
+}
 
 /// The TCP side.
 pub(super) struct Exchange {
@@ -171,10 +190,14 @@ impl Exchange {
         &mut self,
         node: &Node,
         qp: &NodeQp,
-        path: &str,
-        size: u64,
-        token: Option<&Token>,
+        question: &Question<'_>,
     ) -> anyhow::Result<(CheckedQp, Region, IpAddr)> {
+        let Question {
+            path,
+            size,
+            token,
+            selective,
+        } = *question;
         let peer = self.peer;
         let with_peer = || format!("exchange with {peer}");
         let body = self.body(HANDSHAKE).await?;
@@ -197,7 +220,7 @@ impl Exchange {
         let hello = Hello {
             protocol: exchange::PROTOCOL.to_owned(),
             version: exchange::VERSION,
-            qp: PeerQp::new(qp.qpn(), qp.psn(), local, node.path_mtu()),
+            qp: PeerQp::new(qp.qpn(), qp.psn(), local, node.path_mtu(), selective),
             path: path.to_owned(),
             size,
         };
@@ -232,6 +255,12 @@ impl Exchange {
             .map_err(|why| anyhow!("exchange with {peer}: {why}"))?;
         if theirs.path_mtu > node.path_mtu() {
             bail!("exchange with {peer}: it answers with a larger path MTU than was offered");
+        }
+        let paths = |with: Option<SelectiveRepeat>| with.map_or(0, |with| with.paths);
+        if paths(theirs.selective) > paths(selective) {
+            bail!(
+                "exchange with {peer}: it answers with more of selective repeat than was offered"
+            );
         }
         if len != size || va.checked_add(len).is_none() {
             bail!("exchange with {peer}: it offers a region of {len} bytes for {size}");

@@ -60,6 +60,8 @@ pub struct CopyReport {
     pub peer_qpn: u32,
     /// Path MTU in use, bytes.
     pub path_mtu: u32,
+    /// Paths of selective repeat; 0: go-back-N, since the peer knows nothing else or one of the two was told so.
+    pub selective_paths: u8,
     /// Packets sent, retransmissions included.
     pub tx_packets: u64,
     /// Packets sent again.
@@ -96,7 +98,8 @@ impl std::fmt::Display for Ends {
     }
 }
 
-/// How copies connect their QPs: with the defaults, of which `rnr_retry` never matters to WRITEs.
+/// How copies connect their QPs: with what the peers agreed on, and else the defaults, of which `rnr_retry` never matters to
+/// WRITEs.
 fn connect_attr(
     local: IpAddr,
     peer: super::exchange::CheckedQp,
@@ -105,6 +108,7 @@ fn connect_attr(
 ) -> ConnectAttr {
     ConnectAttr {
         access,
+        selective: peer.selective,
         ..ConnectAttr::new(local, peer.gid, peer.qpn, peer.psn, path_mtu)
     }
 }

@@ -58,6 +58,8 @@ pub struct ReceivePolicy {
     pub max_size: u64,
     /// Whether a file that exists may be replaced.
     pub overwrite: bool,
+    /// Selective repeat with peers that ask for it.
+    pub selective: bool,
     /// How long a QP is kept, for its counters to be looked at, after its copy succeeded.
     pub linger: Duration,
 }
@@ -272,12 +274,13 @@ impl Receiver {
         incoming: Incoming,
         size: u64,
         connection: SocketAddr,
-        peer: CheckedQp,
+        mut peer: CheckedQp,
     ) -> Result<Arrival, Failure> {
         let node = &self.node;
         let cannot = |why: String| Failure::Refused(RefuseCode::Connection, why);
         let local = local_address(node, connection.ip()).map_err(cannot)?;
         let path_mtu = peer.path_mtu.min(node.path_mtu());
+        peer.selective = peer.selective.filter(|_| self.policy.selective);
         let memory = MappedFile::map_rw(incoming.file(), size).map_err(internal)?;
         let region = node
             .register(memory, Access::REMOTE_WRITE)
@@ -294,7 +297,7 @@ impl Receiver {
             .await
             .map_err(|error| cannot(chain(&error)))?;
         let accept = Answer::Accept {
-            qp: PeerQp::new(qp.qpn(), qp.psn(), local, path_mtu),
+            qp: PeerQp::new(qp.qpn(), qp.psn(), local, path_mtu, peer.selective),
             rkey: region.rkey.0,
             va: region.va,
             len: size,

@@ -13,6 +13,7 @@ use std::{
 
 use anyhow::{Context, bail};
 use rocexdp_proto::{
+    SelectiveRepeat,
     ids::WrId,
     mem::Access,
     verbs::{Cqe, Segment, SendOp, SendWr, Status},
@@ -30,7 +31,7 @@ use super::{
         token::Token,
     },
     CHUNK, CHUNKS, CopyProgress, CopyReport, Ends,
-    ask::Exchange,
+    ask::{self, Exchange, Question},
     connect_attr,
     source::{self, Filled},
 };
@@ -53,6 +54,8 @@ pub struct CopyJob {
     pub path: String,
     /// The token shared with the peer, if any.
     pub token: Option<Token>,
+    /// Selective repeat, if the peer has it too; `None`: go-back-N.
+    pub selective: Option<SelectiveRepeat>,
     /// How long the QP is kept, for its counters to be looked at, after the copy succeeded.
     pub linger: Duration,
 }
@@ -79,9 +82,25 @@ pub async fn copy(
 
     let mut exchange = Exchange::connect(job.to).await?;
     let qp = node.create_qp(CHUNKS as u32, 1)?;
-    let (peer, region, local) = exchange
-        .ask(node, &qp, &job.path, size, job.token.as_ref())
-        .await?;
+    let question = Question {
+        path: &job.path,
+        size,
+        token: job.token.as_ref(),
+        selective: job.selective,
+    };
+    let asked = match exchange.ask(node, &qp, &question).await {
+        Err(error) if job.selective.is_some() && ask::is_protocol(&error) => {
+            // An older version, perhaps, which refuses a field that it does not know.
+            exchange = Exchange::connect(job.to).await?;
+            let question = Question {
+                selective: None,
+                ..question
+            };
+            exchange.ask(node, &qp, &question).await
+        }
+        asked => asked,
+    };
+    let (peer, region, local) = asked?;
     let ends = Ends {
         qpn: qp.qpn(),
         peer: peer.gid,
@@ -120,6 +139,7 @@ pub async fn copy(
         qpn: ends.qpn.get(),
         peer_qpn: peer.qpn.get(),
         path_mtu: peer.path_mtu.bytes(),
+        selective_paths: peer.selective.map_or(0, |with| with.paths),
         tx_packets: info.tx_packets,
         retransmitted_packets: info.retransmitted_packets,
         retransmitted_bytes: info.retransmitted_bytes,

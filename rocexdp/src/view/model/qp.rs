@@ -51,6 +51,8 @@ pub struct Qp {
     pub transport: &'static str,
     /// Bytes.
     pub path_mtu: u32,
+    /// Paths of selective repeat; 0: go-back-N, or a transport without acknowledgements.
+    pub selective_paths: u8,
     /// Changes with each publication.
     pub generation: u32,
     /// What the engine did.
@@ -323,6 +325,7 @@ impl From<&QpView> for Qp {
             address_flags,
             transport,
             path_mtu_log2,
+            selective_paths,
             ..
         } = view.config;
         Self {
@@ -334,6 +337,7 @@ impl From<&QpView> for Qp {
             owner,
             transport: text::transport(transport),
             path_mtu: 1_u32.checked_shl(u32::from(path_mtu_log2)).unwrap_or(0),
+            selective_paths,
             generation,
             engine: (&view.engine).into(),
             xdp: (&view.counters).into(),
