@@ -214,7 +214,11 @@ fn run_with(
             .unwrap()
     });
     let (mut rings, mut sent) = ([Ring::new(), Ring::new()], [0u64; 2]);
-    let turns = if selective.is_some() { 40_000 } else { 10_000u64 };
+    let turns = if selective.is_some() {
+        40_000
+    } else {
+        10_000u64
+    };
     let (mut counted, mut packets, mut completions) = (0, 0, 0u64);
     for turn in 0..turns {
         if turn == turns / 2 {

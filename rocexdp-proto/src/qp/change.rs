@@ -189,10 +189,11 @@ impl Qp {
             max_rd_atomic: self.kept.max_rd_atomic,
         };
         self.send.start(&attr, path_mtu);
-        let paths = self.selective.map(|with| with.paths);
-        self.send.selective = paths.map(|n| Box::new(Sender::new(n, first_serial(sq_psn))));
-        let of_requests = self.recv.selective.as_ref();
-        self.send.answers = of_requests.map(|r| Box::new(r.other(sq_psn)));
+        if let (Some(with), Some(of_requests)) = (self.selective, &self.recv.selective) {
+            let sender = Sender::new(with.paths, first_serial(sq_psn));
+            self.send
+                .repeat_selectively(sender, of_requests.other(sq_psn));
+        }
     }
 
     /// A change while the QP runs. Counters of retries go on from the new values with the next acknowledgement.

@@ -137,6 +137,8 @@ pub(crate) struct SendState {
     pub(crate) window: u64,
     pub(crate) ack_interval: u64,
     pub(crate) read_chunk: u32,
+    /// The same without selective repeat.
+    rc_read_chunk: u32,
     /// Selective repeat's books, where the peer agreed to it: `next` then never goes back.
     pub(crate) selective: Option<Box<Sender>>,
     /// And those of the answers that have come.
@@ -185,6 +187,7 @@ impl SendState {
             window: u64::from(window),
             ack_interval: u64::from(limits.ack_interval.max(1)),
             read_chunk,
+            rc_read_chunk: read_chunk,
             selective: None,
             answers: None,
             executed: 0,
@@ -207,6 +210,14 @@ impl SendState {
         self.reload_retries();
     }
 
+    /// The peer agreed to selective repeat: the books of requests sent, and of answers that come.
+    pub(crate) fn repeat_selectively(&mut self, sender: Sender, answers: Receiver) {
+        self.selective = Some(Box::new(sender));
+        self.answers = Some(Box::new(answers));
+        // Several READ requests are on their way at once, so that one that is lost is overtaken by others.
+        self.read_chunk = (self.window / 8).clamp(1, MAX_SELECTIVE_CHUNK) as u32;
+    }
+
     /// Another initiator depth.
     pub(crate) fn set_max_rd_atomic(&mut self, depth: u8) {
         self.max_rd_atomic = usize::from(depth);
@@ -224,6 +235,7 @@ impl SendState {
     pub(crate) fn reset(&mut self) {
         self.start = self.psn(self.high);
         (self.selective, self.answers) = (None, None);
+        self.read_chunk = self.rc_read_chunk;
         (self.executed, self.asked_again) = (0, 0);
         self.latest = 0;
         self.stop = u64::MAX;
@@ -294,7 +306,8 @@ impl SendState {
             Some(p) if self.asked_for > 0 => self.una.saturating_sub(p.first),
             _ => 0,
         };
-        self.asked_numbers - came
+        let kept = self.answers.as_ref().map_or(0, |rx| rx.reorder.len());
+        (self.asked_numbers - came).saturating_sub(u64::from(kept))
     }
 
     /// Request packets on the wire: those sent since the last going back and not answered. A READ request is one.
@@ -539,5 +552,7 @@ impl SendState {
 pub(crate) const MAX_WINDOW: u32 = 1 << 16;
 /// Most response packets that one READ request asks for.
 const MAX_READ_CHUNK: u32 = 64;
+/// With selective repeat, where a lost packet of it costs no more than that packet.
+const MAX_SELECTIVE_CHUNK: u64 = 256;
 // PSNs stay comparable: what is in flight spans less than half their space, however long the READs are.
-const _: () = assert!(MAX_WINDOW as u64 + MAX_READ_CHUNK as u64 * MAX_RD_ATOMIC as u64 <= 1 << 22);
+const _: () = assert!(MAX_WINDOW as u64 + MAX_SELECTIVE_CHUNK * MAX_RD_ATOMIC as u64 <= 1 << 22);

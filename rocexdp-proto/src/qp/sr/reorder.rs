@@ -103,6 +103,11 @@ impl Reorder {
         self.held == 0
     }
 
+    /// Packets that are kept.
+    pub(crate) fn len(&self) -> u32 {
+        self.held
+    }
+
     pub(crate) fn has(&self, psn: Psn) -> bool {
         self.ring.get(Self::index(psn)).is_some_and(Option::is_some)
     }
