@@ -29,7 +29,7 @@ pub fn config() -> QpConfig {
         transport: 0,
         path_mtu_log2: 10,
         address_flags: 0,
-        reserved: 0,
+        selective_paths: 0,
     }
 }
 

@@ -53,14 +53,11 @@ pub struct Args {
     /// Control socket of the daemon [default: the one on the interface]
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
-    /// Send by go-back-N, also to a peer that can repeat selectively
-    #[arg(long)]
-    no_selective: bool,
-    /// Spread the packets over so many UDP source ports, so that they take as many ways through a network with ECMP (1 to 16);
-    /// with selective repeat only
-    #[arg(long, value_name = "N", default_value_t = 1, conflicts_with = "no_selective",
+    /// Selective repeat instead of go-back-N, if the peer has it too, over so many UDP source ports (1 to 16: as many ways through
+    /// a network with ECMP)
+    #[arg(long, value_name = "PORTS", hide_default_value = true, default_value_t = 0,
         value_parser = clap::value_parser!(u8).range(1..=16))]
-    paths: u8,
+    selective_repeat: u8,
     /// Print the result as JSON
     #[arg(long)]
     json: bool,
@@ -124,7 +121,7 @@ fn copy(args: &Args) -> anyhow::Result<CopyReport> {
         to,
         path,
         token,
-        selective: settings::selective(if args.no_selective { 0 } else { args.paths }),
+        selective: settings::selective(args.selective_repeat),
         linger: Duration::ZERO,
     };
     block_on(async {

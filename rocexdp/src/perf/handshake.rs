@@ -145,6 +145,7 @@ impl AddressLine {
             psn: self.psn,
             gid: place::address(self.gid),
             path_mtu: path_mtu.bytes(),
+            selective_repeat: 0,
         };
         qp.check().map_err(|why| {
             anyhow!(

@@ -84,6 +84,7 @@ impl Line {
             psn: self.psn,
             gid: place::address(self.gid),
             path_mtu: path_mtu.bytes(),
+            selective_repeat: 0,
         };
         qp.check()
             .map_err(|why| anyhow!("the peer's queue pair: {why}"))
