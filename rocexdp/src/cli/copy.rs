@@ -55,9 +55,9 @@ pub struct Args {
     socket: Option<PathBuf>,
     /// Selective repeat instead of go-back-N, if the peer has it too, over so many UDP source ports (1 to 16: as many ways through
     /// a network with ECMP)
-    #[arg(long, value_name = "PORTS", hide_default_value = true, default_value_t = 0,
+    #[arg(long, value_name = "PORTS",
         value_parser = clap::value_parser!(u8).range(1..=16))]
-    selective_repeat: u8,
+    selective_repeat: Option<u8>,
     /// Print the result as JSON
     #[arg(long)]
     json: bool,
@@ -121,7 +121,7 @@ fn copy(args: &Args) -> anyhow::Result<CopyReport> {
         to,
         path,
         token,
-        selective: settings::selective(args.selective_repeat),
+        selective: settings::selective(args.selective_repeat.unwrap_or(0)),
         linger: Duration::ZERO,
     };
     block_on(async {
