@@ -53,7 +53,9 @@ fn source(pair: &mut Pair, len: usize) -> (Arc<Bytes>, MemoryRegion) {
     let memory = Bytes::of(pattern(len, 3));
     let access = Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
     let ep = &mut pair.ends[1].endpoint;
-    let region = ep.register_memory(memory.clone(), 0x10_0000, access);
+    let region = ep
+        .register_memory(memory.clone(), 0x10_0000, access)
+        .unwrap();
     (memory, region)
 }
 
