@@ -177,6 +177,24 @@ fn requests_that_nobody_decides_on_are_bounded() {
         .unwrap();
     w.settle();
     assert_eq!(w.ends[1].half_open(), 3);
+    while w.ends[0].poll_event().is_some() {}
+    // Who listens anew finds those that wait, each of which is counted until it is decided on.
+    w.ends[1].unlisten(SERVICE);
+    w.ends[1].listen(listen(SERVICE, Transport::Rc)).unwrap();
+    let mut taken = 0;
+    for n in 0..4 {
+        let ask = Connect {
+            qpn: Qpn::new(0x200 + n),
+            ..connect()
+        };
+        w.ends[0].connect(w.now, &ask).unwrap();
+        w.settle();
+        taken += u32::from(!matches!(
+            w.ends[0].poll_event(),
+            Some(Event::Refused { .. })
+        ));
+    }
+    assert_eq!((taken, w.ends[1].half_open()), (1, 4));
 }
 
 #[test]

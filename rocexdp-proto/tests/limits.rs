@@ -143,6 +143,12 @@ fn a_completion_queue_is_at_most_as_deep_as_the_device_says() {
     };
     assert_eq!(cq.resize(17), Err(too_deep));
     cq.resize(4).unwrap();
+    // What counts is how deep it is by then.
+    let (bad, cq) = create(1, 16);
+    cq.resize(17).unwrap();
+    beyond(ep.create_qp(bad.clone()), "max_cqe", 16u32);
+    cq.resize(16).unwrap();
+    ep.create_qp(bad).unwrap();
     // As advertised by default.
     let mut ep = device(|_| {});
     let most = ep.device_attr().max_cqe;

@@ -529,3 +529,47 @@ fn a_request_whose_memory_goes_away_waits_for_those_before_it_also_if_they_have_
         }
     }
 }
+
+#[test]
+fn a_request_whose_memory_goes_away_but_which_the_peer_has_succeeds_and_what_is_behind_it_goes_on()
+{
+    for selective in [false, true] {
+        let config = PairConfig {
+            timeout: 8,
+            selective: selective.then_some(SelectiveRepeat { paths: 1 }),
+            ..small()
+        };
+        let mut pair = Pair::new(&config);
+        let (bytes, region) = target(&mut pair, 1024);
+        let (good, source) = (pattern(1024, 2), Bytes::of(pattern(1024, 1)));
+        let good = Bytes::of(good);
+        let answers = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+        let answering = answers.clone();
+        pair.script = Some(Box::new(move |end, _, _, _| {
+            let lost = end == 1 && !answering.load(std::sync::atomic::Ordering::Relaxed);
+            if lost { Fate::Drop } else { Fate::Pass }
+        }));
+        for (n, data) in [(1, &good), (2, &source)] {
+            pair.post_send(0, send_wr(n, write_op(&region), data, 1024))
+                .unwrap();
+        }
+        // All of both arrives, and no acknowledgement of it.
+        let until = pair.now() + Duration::from_micros(200);
+        pair.run_while(until, |_| true);
+        assert_eq!(bytes.copy(), source.copy());
+        source.take_away();
+        answers.store(true, std::sync::atomic::Ordering::Relaxed);
+        assert!(pair.run(LONG));
+        pair.post_send(0, send_wr(3, write_op(&region), &good, 1024))
+            .unwrap();
+        assert!(pair.run(LONG));
+        assert_eq!(
+            outcomes(&mut pair, 0),
+            [1, 2, 3].map(|n| (n, CqeOpcode::Write, Status::Success)),
+            "selective {selective}"
+        );
+        assert_eq!(bytes.copy(), good.copy());
+        let again = stats(&pair, 0).retransmitted_packets;
+        assert!(again > 4, "the second one was to be sent again: {again}");
+    }
+}

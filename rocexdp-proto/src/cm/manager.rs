@@ -267,7 +267,10 @@ impl Manager {
         if self.listeners.contains_key(&what.service_id) {
             return Err(CmError::ServiceTaken(what.service_id));
         }
-        let listener = Listener { what, half_open: 0 };
+        // Requests that came while someone listened there before are counted on.
+        let waiting = |c: &&Conn| c.service_id == what.service_id && c.state.half_open();
+        let half_open = self.conns.values().filter(waiting).count() as u32;
+        let listener = Listener { what, half_open };
         self.listeners.insert(what.service_id, listener);
         Ok(())
     }

@@ -532,7 +532,13 @@ impl SendState {
         if !self.wqes.front()?.is_complete(self.una) {
             return None;
         }
-        self.pop()
+        let wqe = self.pop()?;
+        if wqe.failed.is_some() {
+            // The peer has all of it, by what was sent before it failed: it stops nothing any more.
+            let next = self.wqes.iter().find(|w| w.failed.is_some() && !w.stays());
+            self.stop = next.map_or(u64::MAX, |w| w.first);
+        }
+        Some(wqe)
     }
 
     /// Removes the oldest request.

@@ -179,8 +179,8 @@ pub enum ResizeError {
 pub struct CompletionQueue {
     /// Replaced when the queue is resized.
     ring: RwLock<ArrayQueue<Cqe>>,
-    /// Places that it was made for.
-    asked: u32,
+    /// Places that were asked for last: those of the ring, unless it was made for more than any device allows.
+    asked: AtomicU32,
     /// Places that it may get: what the endpoints whose QPs use it allow.
     most: AtomicU32,
     num: CqNum,
@@ -202,14 +202,14 @@ impl fmt::Debug for CompletionQueue {
 }
 
 impl CompletionQueue {
-    /// A queue for `depth` completions (at least 1). One that is deeper than the device allows has no places at all and serves no
-    /// QP: `Endpoint::create_qp` refuses it, naming the limit.
+    /// A queue for `depth` completions (at least 1). One that is deeper than the device allows serves no QP: `Endpoint::create_qp`
+    /// refuses it, naming the limit; where that is beyond [`MAX_CQE`], room is not even made for it.
     #[must_use]
     pub fn new(depth: u32) -> Self {
         let places = if depth <= MAX_CQE { depth.max(1) } else { 1 };
         Self {
             ring: RwLock::new(ArrayQueue::new(places as usize)),
-            asked: depth,
+            asked: AtomicU32::new(depth),
             most: AtomicU32::new(MAX_CQE),
             num: CqNum::default(),
             overflowed: AtomicBool::new(false),
@@ -311,12 +311,13 @@ impl CompletionQueue {
             let _ = new.push(cqe);
         }
         *ring = new;
+        self.asked.store(asked, Ordering::Release);
         Ok(())
     }
 
-    /// Places that it was made for.
+    /// Places that were asked for last.
     pub(crate) fn asked(&self) -> u32 {
-        self.asked
+        self.asked.load(Ordering::Acquire)
     }
 
     /// An endpoint uses it, whose device allows so many places.
