@@ -157,6 +157,17 @@ fn cnps_can_be_turned_off() {
     assert_eq!((rate(&pair), stats(&pair, 1).np_cnp_sent), (None, 0));
 }
 
+#[test]
+fn cnps_can_be_turned_off_for_a_peer_that_does_not_understand_them() {
+    let mut pair = Pair::new(&config(Share::ALWAYS));
+    let end = &mut pair.ends[1].endpoint;
+    assert!(end.set_cnp(QPNS[1], false));
+    assert!(!end.set_cnp(QPNS[0], false), "no such QP here");
+    write(&mut pair, 1, 1 << 20);
+    assert!(pair.run(LONG));
+    assert_eq!((rate(&pair), stats(&pair, 1).np_cnp_sent), (None, 0));
+}
+
 /// Signals come from a map, not from frames: the endpoint counts each mark once.
 #[test]
 fn signals_from_elsewhere_do_the_same_and_frames_then_do_nothing() {

@@ -126,6 +126,7 @@ fn attributes(local: &str, peer: &str, other: &NodeQp) -> ConnectAttr {
     let address = |text: &str| text.parse::<IpAddr>().expect("an address");
     ConnectAttr {
         access: Access::LOCAL_WRITE | Access::REMOTE_WRITE,
+        cnp: true,
         ..ConnectAttr::new(
             address(local),
             address(peer),

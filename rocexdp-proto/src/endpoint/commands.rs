@@ -108,6 +108,20 @@ impl Endpoint {
         Ok(handle)
     }
 
+    /// Whether a QP's peer is told of congestion by CNPs, which the device's setting ([`EndpointConfig::cnp_enabled`]) must allow too. It is,
+    /// unless said otherwise or reset; not every peer understands them. Gives whether there is such a QP.
+    ///
+    /// [`EndpointConfig::cnp_enabled`]: super::EndpointConfig::cnp_enabled
+    pub fn set_cnp(&mut self, qpn: Qpn, wanted: bool) -> bool {
+        let slot = self.slots.get(&qpn.get()).copied();
+        let Some(qp) = slot.and_then(|slot| qp_at(&mut self.qps, slot)) else {
+            return false;
+        };
+        qp.cnp_wanted = wanted;
+        qp.cnp_owed &= wanted;
+        true
+    }
+
     /// The next hop to a QP's peer has another link address. False if there is no such QP, or it has no peer yet.
     pub fn set_dest_mac(&mut self, qpn: Qpn, mac: [u8; 6]) -> bool {
         let slot = self.slots.get(&qpn.get()).copied();

@@ -83,6 +83,7 @@ impl Endpoint {
             if p.ecn == CE
                 && self.config.ecn_from_frames
                 && self.config.cnp_enabled
+                && qp.cnp_wanted
                 && qp.route.is_some()
                 && qp.congestion.np.on_ce(now, 1)
             {
@@ -127,6 +128,7 @@ impl Endpoint {
         if signal.ce_marks > 0
             && qp.route.is_some()
             && self.config.cnp_enabled
+            && qp.cnp_wanted
             && qp.state().receives()
             && qp.congestion.np.on_ce(now, signal.ce_marks)
         {

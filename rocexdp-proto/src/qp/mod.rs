@@ -99,6 +99,8 @@ pub(crate) struct Qp {
     pub(crate) send: SendState,
     recv: RecvState,
     pub(crate) congestion: Lazy<Congestion>,
+    /// The peer understands CNPs.
+    pub(crate) cnp_wanted: bool,
     /// A CNP is to be sent.
     pub(crate) cnp_owed: bool,
     pub(crate) waiting: Waiting,
@@ -152,6 +154,7 @@ impl Qp {
             send: new.send,
             recv: RecvState::default(),
             congestion: new.congestion,
+            cnp_wanted: true,
             cnp_owed: false,
             waiting: Waiting::default(),
             requested_last: false,
@@ -509,6 +512,7 @@ impl Qp {
         self.waiting.pace = false;
         self.route = None;
         self.selective = None;
+        self.cnp_wanted = true;
         self.cnp_owed = false;
         self.silent = true;
         self.failed = None;

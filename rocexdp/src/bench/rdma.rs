@@ -81,6 +81,7 @@ fn attr(host: Host, peer: &NodeQp, path_mtu: PathMtu) -> ConnectAttr {
     let (local, other) = (host.ipv4().into(), host.peer().ipv4().into());
     ConnectAttr {
         access: Access::REMOTE_WRITE,
+        cnp: true,
         ..ConnectAttr::new(local, other, peer.qpn(), peer.psn(), path_mtu)
     }
 }

@@ -41,6 +41,9 @@ pub struct ConnectAttr {
     pub max_dest_rd_atomic: u8,
     /// Selective repeat, where both ends have agreed on the same; `None`: go-back-N, as any peer understands it.
     pub selective: Option<SelectiveRepeat>,
+    /// Whether the peer is told of congestion by CNPs (see `EndpointConfig::cnp_enabled`, which must allow it): where it is known to
+    /// understand them. Soft-RoCE does not.
+    pub cnp: bool,
     /// What the peer may do to our memory through this QP.
     pub access: Access,
     /// DSCP of what we send, 0..=63; `None`: the device's.
@@ -79,6 +82,7 @@ impl ConnectAttr {
             max_rd_atomic: DEFAULT_RD_ATOMIC,
             max_dest_rd_atomic: DEFAULT_RD_ATOMIC,
             selective: None,
+            cnp: false,
             access: Access::NONE,
             dscp: None,
             hop_limit: DEFAULT_HOP_LIMIT,

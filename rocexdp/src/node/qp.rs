@@ -283,12 +283,13 @@ impl RawQp {
             rnr_retry: attr.rnr_retry,
             max_rd_atomic: attr.max_rd_atomic,
         };
-        let access = attr.access;
+        let (access, cnp) = (attr.access, attr.cnp);
         shared
             .engine
             .call(self.slot, move |core, now| {
                 let endpoint = &mut core.endpoint;
                 endpoint.modify_qp(now, qpn, QpTransition::Init { access })?;
+                endpoint.set_cnp(qpn, cnp);
                 endpoint.modify_qp(now, qpn, QpTransition::Rtr(rtr))?;
                 endpoint.modify_qp(now, qpn, QpTransition::Rts(rts))
             })

@@ -30,6 +30,10 @@ pub struct Behaviour {
     /// Selective repeat with peers that agree to it, requests spread over so many UDP source ports (1 to 16: as many ways through a network
     /// that chooses by flow, the smaller number of both ends); 0, unless set: go-back-N.
     pub selective_repeat: u8,
+    /// Tell the peer of congestion by CNPs. Not unless set, since not every peer understands them (Linux's Soft-RoCE does not); with a peer
+    /// that was found by [`QueuePair::connect`](super::QueuePair::connect) or a [`Listener`](super::Listener), which does, they are sent in
+    /// any case.
+    pub cnp: bool,
     /// DSCP of what we send, 0 to 63: the upper six bits of verbs' `traffic_class`, whose lower two are ECN's and always ECT(0) here. `None`,
     /// unless set: the device's ([`NodeConfig::endpoint`](super::NodeConfig::endpoint), `data_dscp`).
     pub dscp: Option<u8>,
@@ -52,6 +56,7 @@ impl Default for Behaviour {
             max_rd_atomic: DEFAULT_RD_ATOMIC,
             max_dest_rd_atomic: DEFAULT_RD_ATOMIC,
             selective_repeat: 0,
+            cnp: false,
             dscp: None,
             hop_limit: DEFAULT_HOP_LIMIT,
             flow_label: FlowLabel::COMPUTED,

@@ -217,7 +217,7 @@ impl<S: Connected> QueuePair<S, Init> {
             max_rd_atomic: offer.max_rd_atomic.min(theirs.max_dest_rd_atomic),
             selective: theirs.selective,
         };
-        self.ready(local, end(&theirs), agreed).await?;
+        self.ready(local, end(&theirs), agreed, true).await?;
         frame::write(&mut stream, &TheyAreReady {}, HANDSHAKE)
             .await
             .map_err(|error| fail(error.to_string()))?;
@@ -526,7 +526,7 @@ impl Incoming {
             selective: smaller(offer.selective, self.side.selective),
         };
         let side = side(qp, local, agreed, private_data);
-        qp.ready(local, end(&self.side), agreed)
+        qp.ready(local, end(&self.side), agreed, true)
             .await
             .map_err(|error| Why::Ours(error.to_string()))?;
         frame::write(&mut self.stream, &Answer::Accept { side }, HANDSHAKE).await?;

@@ -298,7 +298,7 @@ impl<S: Connected> QueuePair<S, Init> {
         peer: End,
         agreed: Agreed,
     ) -> Result<QueuePair<S>, Error> {
-        self.ready(local, peer, agreed).await?;
+        self.ready(local, peer, agreed, self.behaviour.cnp).await?;
         Ok(self.with_state(Ready {
             peer,
             agreed,
@@ -307,12 +307,13 @@ impl<S: Connected> QueuePair<S, Init> {
         }))
     }
 
-    /// Takes it to RTS.
+    /// Takes it to RTS. `cnp`: the peer understands them.
     pub(super) async fn ready(
         &self,
         local: IpAddr,
         peer: End,
         agreed: Agreed,
+        cnp: bool,
     ) -> Result<(), Error> {
         let device = self.protection_domain().device();
         if !device.addresses().contains(&local) {
@@ -341,6 +342,7 @@ impl<S: Connected> QueuePair<S, Init> {
             max_rd_atomic: agreed.max_rd_atomic,
             max_dest_rd_atomic,
             selective: agreed.selective,
+            cnp,
             access,
             dscp,
             hop_limit,

@@ -41,6 +41,15 @@ pub enum Kernel {
 }
 
 impl Kernel {
+    /// The one that `ROCEXDP_INTEROP_KERNEL` names; 6.1 without.
+    pub fn wanted() -> Self {
+        match std::env::var("ROCEXDP_INTEROP_KERNEL").as_deref() {
+            Err(_) | Ok("6.1") => Self::V6_1,
+            Ok("6.12") => Self::V6_12,
+            Ok(other) => panic!("ROCEXDP_INTEROP_KERNEL={other}: there are 6.1 and 6.12"),
+        }
+    }
+
     /// As the scripts name it.
     pub const fn name(self) -> &'static str {
         match self {

@@ -8,8 +8,7 @@ use rocexdp::{
     lab::Host,
     rdma::{
         Agreed, Behaviour, Carries, Completion, CompletionQueue, Connected, CqeOpcode, Done, End,
-        PathMtu, PostError, Psn, Qpn, QueuePair, Rc, Read, RemoteRegion, Send, Status, Uc, Wr,
-        Write, WriteImm,
+        PathMtu, Psn, Qpn, QueuePair, Rc, RemoteRegion, Send, Status, Uc, Write, WriteImm,
     },
 };
 use rocexdp_tests::softroce::{Wc, pattern};
@@ -217,13 +216,6 @@ impl<S: Connected> Ends<S> {
         let error = self.completion().result().expect_err("a failure");
         assert_eq!(error.id, id, "{error}");
         error.status
-    }
-}
-
-impl Ends<Rc> {
-    /// Posts a READ of the guest's memory.
-    pub fn read(&self, wr: Wr<Read>) -> Result<(), PostError> {
-        self.qp.post(wr)
     }
 }
 

@@ -2,11 +2,17 @@
 //!
 //! One guest is booted and runs all cases, each recorded on its tap and judged by `rocexdp pcap`. `docs/interop.md` has the results: the
 //! run fails where they differ. `ROCEXDP_INTEROP=full`, as `cargo xtask test interop --full` sets it, runs the whole matrix and writes
-//! the table anew. A new case: a function that takes a [`run::Run`], and a line in [`cases`].
+//! the table anew. `ROCEXDP_INTEROP_ONLY=PART|PART` runs the cases whose name has one of the parts, `ROCEXDP_INTEROP_KEEP=DIR` keeps the
+//! captures of failed ones, `ROCEXDP_INTEROP_KERNEL=6.12` takes the newer kernel.
+//!
+//! A new case: a function that takes a [`run::Run`], and a line in [`cases`]. A program in the guest: `run.site.guest().start(..)`.
 
 mod busy;
 mod clean;
+mod cnp;
 mod ends;
+mod faults;
+mod ops;
 mod refusals;
 mod run;
 mod table;
@@ -19,7 +25,7 @@ use run::Run;
 fn interop_with_soft_roce() {
     // A thread of its own: it moves into host a's namespace, and stays.
     let all = std::thread::spawn(|| {
-        let Some(site) = Site::up("rxi", Kernel::V6_1) else {
+        let Some(site) = Site::up("rxi", Kernel::wanted()) else {
             return;
         };
         let mut run = Run::new(site);
@@ -33,4 +39,8 @@ fn cases(run: &mut Run) {
     clean::cases(run);
     busy::cases(run);
     refusals::cases(run);
+    cnp::cases(run);
+    faults::cases(run);
+    // The last: nobody is there afterwards.
+    faults::killed(run);
 }

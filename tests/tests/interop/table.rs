@@ -17,7 +17,7 @@ pub struct Row {
     /// `ok`, or what went wrong.
     pub result: String,
     /// Whether either end sent packets again.
-    pub sent_again: bool,
+    pub sent_again: &'static str,
 }
 
 /// All results.
@@ -66,8 +66,7 @@ impl Table {
             });
             line.path_mtus.insert(*path_mtu);
             line.results.insert(row.result.clone());
-            line.sent_again
-                .insert(if row.sent_again { "yes" } else { "0" });
+            line.sent_again.insert(row.sent_again);
         }
         lines
     }
@@ -107,7 +106,9 @@ impl Table {
         let document = std::fs::read_to_string(&file).unwrap();
         let (head, rest) = document.split_once(BEGIN).expect("where results begin");
         let (written, tail) = rest.split_once(END).expect("where results end");
-        if full {
+        // Only what was asked for was run.
+        let partly = std::env::var_os("ROCEXDP_INTEROP_ONLY").is_some();
+        if full && !partly {
             let text = self.text();
             if text != written {
                 std::fs::write(&file, [head, BEGIN, &text, END, tail].concat()).unwrap();
@@ -115,7 +116,7 @@ impl Table {
             }
         }
         assert!(failed.is_empty(), "{}", failed.join("\n"));
-        if !full {
+        if !full && !partly {
             for line in self.lines() {
                 assert!(
                     line.stands_in(written),

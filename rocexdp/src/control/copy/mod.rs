@@ -109,6 +109,8 @@ fn connect_attr(
     ConnectAttr {
         access,
         selective: peer.selective,
+        // Both ends are rocexdp.
+        cnp: true,
         ..ConnectAttr::new(local, peer.gid, peer.qpn, peer.psn, path_mtu)
     }
 }
