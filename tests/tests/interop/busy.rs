@@ -6,6 +6,7 @@ use rocexdp::rdma::{Rc, Wr};
 
 use crate::{
     ends::{Ends, Tune},
+    faults,
     run::{Expect, Family, IN, Name, OUT, Role, Run},
 };
 
@@ -23,7 +24,9 @@ pub fn cases(run: &mut Run) {
             family,
             path_mtu: 1024,
         };
-        run.case(&name, Expect::Clean, |run| at_once(run, family));
+        // Two thousand packets at once are more than the emulated machine always takes: what it loses is repaired.
+        let expect = Expect::OneOf(&[], faults::REPAIRED);
+        run.case(&name, expect, |run| at_once(run, family));
     }
 }
 

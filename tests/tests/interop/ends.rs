@@ -177,10 +177,7 @@ impl Run {
     /// `raddr= rkey=` of our memory at an offset, for requests of the guest.
     pub fn here(&self, offset: u64) -> String {
         let remote = self.memory.remote().unwrap();
-        // What we tell peers is the address of the first byte.
-        let bytes = remote.to_bytes();
-        let va = u64::from_be_bytes(bytes[4..12].try_into().unwrap());
-        format!("raddr={} rkey={}", va + offset, remote.rkey())
+        format!("raddr={} rkey={}", remote.va() + offset, remote.rkey())
     }
 
     /// A 64-bit number in the guest's memory, in its byte order.

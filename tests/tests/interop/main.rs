@@ -3,7 +3,7 @@
 //! One guest is booted and runs all cases, each recorded on its tap and judged by `rocexdp pcap`. `docs/interop.md` has the results: the
 //! run fails where they differ. `ROCEXDP_INTEROP=full`, as `cargo xtask test interop --full` sets it, runs the whole matrix and writes
 //! the table anew. `ROCEXDP_INTEROP_ONLY=PART|PART` runs the cases whose name has one of the parts, `ROCEXDP_INTEROP_KEEP=DIR` keeps the
-//! captures of failed ones, `ROCEXDP_INTEROP_KERNEL=6.12` takes the newer kernel.
+//! captures, `ROCEXDP_INTEROP_KERNEL=6.12` takes the newer kernel.
 //!
 //! A new case: a function that takes a [`run::Run`], and a line in [`cases`]. A program in the guest: `run.site.guest().start(..)`.
 

@@ -6,8 +6,10 @@ use std::time::{Duration, Instant};
 
 use rocexdp::{
     mem::Buffer,
-    rdma::{Access, Behaviour, CqeOpcode, Rc, RemoteRegion, Source, Status, Word, Wr},
+    rdma::{Access, Behaviour, CqeOpcode, Rc, RemoteRegion, Source, Status, Type2, Word, Wr},
 };
+
+use rocexdp_tests::softroce::pattern;
 
 use crate::{
     ends::{Ends, Tune, guest_done},
@@ -120,9 +122,8 @@ fn refused_here(run: &mut Run, what: Bad, op: &str) {
     };
     let small = run.pd.register(Buffer::map(4096).unwrap(), rights).unwrap();
     small.write(0, &[0xa5; 4096]).unwrap();
-    let told = small.remote().unwrap().to_bytes();
-    let va = u64::from_be_bytes(told[4..12].try_into().unwrap());
-    let rkey = small.remote().unwrap().rkey();
+    let told = small.remote().unwrap();
+    let (va, rkey) = (told.va(), told.rkey());
     let (va, rkey) = match what {
         Bad::Key => (va, rkey ^ 0x5500_0000),
         Bad::Range => (va + 4096 - 64, rkey),
@@ -292,5 +293,40 @@ fn invalidate(run: &mut Run) {
         assert_eq!(ends.failure(3), Status::RemAccessErr);
         run.disconnect(ends);
         run.vsh.ask("destroy w");
+    });
+    let title = name("RC SEND with invalidate", Role::Responder);
+    run.case(&title, nak, |run| {
+        let ends = run.connect::<Rc>("q", Family::V4, MTU, &Tune::default());
+        let memory = Buffer::map(8192).unwrap();
+        let region = run.pd.register(memory, Access::MW_BIND).unwrap();
+        let window = run.pd.window::<Type2>().unwrap();
+        let bind = Wr::bind(&window, &region, 0..4096, Access::REMOTE_WRITE).unwrap();
+        let (remote, key) = (bind.remote(), bind.key());
+        ends.qp.post(bind.id(1)).unwrap();
+        ends.done(1, CqeOpcode::BindMw);
+        let write = |run: &mut Run, id: u64| {
+            let (va, rkey) = (remote.va(), remote.rkey());
+            run.vsh.all(&[
+                format!("fill m {OUT} 3000 seed=1"),
+                format!("write q m {OUT} 3000 id={id} raddr={va} rkey={rkey}"),
+            ]);
+        };
+        write(run, 2);
+        guest_done(&run.vsh.poll(1)[0], 2, "WRITE", None);
+        let mut bytes = [0; 3000];
+        region.read(0, &mut bytes).unwrap();
+        let right = (0..3000).map(|i| pattern(1, i));
+        assert!(right.eq(bytes), "what came through the window");
+        let into = region.slice(4096..4196).unwrap();
+        ends.qp.post_recv(7, into).unwrap();
+        run.vsh
+            .ask(&format!("send q m {OUT} 12 id=3 inv={}", remote.rkey()));
+        guest_done(&run.vsh.poll(1)[0], 3, "SEND", None);
+        let done = ends.done(7, CqeOpcode::Recv);
+        assert_eq!(done.invalidated, Some(key));
+        write(run, 4);
+        let wc = &run.vsh.poll(1)[0];
+        assert_eq!(wc.status(), REM_ACCESS_ERR, "guest: {}", wc.text());
+        run.disconnect(ends);
     });
 }

@@ -219,11 +219,11 @@ impl Run {
         println!(
             "interop: {name}: {result}: {packets} packets, {retransmissions} again, {took:.2} s"
         );
+        if let Some(keep) = std::env::var_os("ROCEXDP_INTEROP_KEEP") {
+            let to = PathBuf::from(keep).join(format!("{name}.pcap").replace(['/', ' '], "_"));
+            std::fs::copy(&file, to).unwrap();
+        }
         if done.is_err() {
-            if let Some(keep) = std::env::var_os("ROCEXDP_INTEROP_KEEP") {
-                let to = PathBuf::from(keep).join(format!("{name}.pcap").replace(['/', ' '], "_"));
-                std::fs::copy(&file, to).unwrap();
-            }
             // What the case left behind must not fail the next one.
             self.impair("clean");
             if !self.killed {
