@@ -3,6 +3,9 @@
 //! What is kept is the time from one post to the next. Between them a SEND or WRITE went to the peer and one came back, so half of it is
 //! given; a READ or atomic was answered, so all of it is. WRITEs carry their number in the last byte (its low 8 bits), which the peer
 //! polls; SENDs are received.
+//!
+//! The first round trip with a peer's program does not count: perftest's measures its processor's clock behind the last barrier
+//! (`get_cpu_mhz`), for as long as a second in an emulated machine, and answers only then.
 
 use std::time::{Duration, Instant};
 
@@ -20,7 +23,7 @@ pub fn run(session: &Session, size: u32) -> anyhow::Result<Vec<Duration>> {
     let mut run = Run {
         session,
         size,
-        clock: Clock::new(session.plan.length),
+        clock: Clock::new(session.plan.length, !session.plan.one_sided()),
         posted: 0,
         completed: 0,
         received: 0,
@@ -47,11 +50,14 @@ struct Clock {
     length: Length,
     begun: Option<Instant>,
     last: Option<Instant>,
+    /// The next time between posts does not count.
+    settling: bool,
     samples: Vec<Duration>,
 }
 
 impl Clock {
-    fn new(length: Length) -> Self {
+    /// `settling`: the first time between posts does not count.
+    fn new(length: Length, settling: bool) -> Self {
         let count = match length {
             Length::Iterations(iterations) => iterations as usize,
             Length::Time { .. } => 0,
@@ -60,6 +66,7 @@ impl Clock {
             length,
             begun: None,
             last: None,
+            settling,
             samples: Vec::with_capacity(count),
         }
     }
@@ -98,7 +105,11 @@ impl Clock {
                 since.is_some_and(|since| (margin..total.saturating_sub(margin)).contains(&since))
             }
         };
-        if let Some(last) = self.last.replace(now).filter(|_| counts) {
+        let Some(last) = self.last.replace(now) else {
+            return;
+        };
+        let settling = std::mem::take(&mut self.settling);
+        if counts && !settling {
             self.samples.push(now.duration_since(last));
         }
     }
@@ -245,5 +256,43 @@ impl Run<'_> {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_peers_first_answer_does_not_count() {
+        for (settling, samples) in [(true, 3), (false, 4)] {
+            let mut clock = Clock::new(Length::Iterations(5), settling);
+            for n in 0..5 {
+                assert!(clock.goes_on(n));
+                clock.post();
+            }
+            assert!(!clock.goes_on(5));
+            assert_eq!(clock.samples.len(), samples);
+        }
+    }
+
+    #[test]
+    fn what_falls_into_a_margin_does_not_count() {
+        let length = Length::Time {
+            total: Duration::from_secs(3600),
+            margin: Duration::from_secs(60),
+        };
+        let mut clock = Clock::new(length, false);
+        // Nothing has begun: no end.
+        assert!(clock.end().is_none() && clock.goes_on(1));
+        clock.begin();
+        clock.post();
+        clock.post();
+        assert!(clock.samples.is_empty() && clock.end().is_some());
+        let mut past = Clock::new(length, false);
+        past.begun = Instant::now().checked_sub(Duration::from_secs(100));
+        past.post();
+        past.post();
+        assert_eq!(past.samples.len(), 1);
     }
 }

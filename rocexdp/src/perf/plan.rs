@@ -339,7 +339,8 @@ fn length(test: Test, wishes: &Wishes) -> Result<Length, UsageError> {
             _ => 1000,
         };
         let iterations = wishes.iterations.unwrap_or(default);
-        let fewest = if test.latency() { 2 } else { 1 };
+        // One to begin with, and one round trip.
+        let fewest = if test.latency() { 3 } else { 1 };
         if !(fewest..=100_000_000).contains(&iterations) {
             return usage(format!("-n {iterations}: must be {fewest} to 100000000"));
         }

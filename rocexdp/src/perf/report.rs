@@ -1,6 +1,7 @@
 //! Results: as perftest's tables (`REPORT_FMT`, `REPORT_FMT_LAT`), whose lines other programs read, and as JSON.
 //!
-//! Unlike perftest's latencies these leave none out: its largest two are dropped there (`LAT_MEASURE_TAIL`).
+//! perftest drops the two largest latencies (`LAT_MEASURE_TAIL`), whatever they are; here only the first round trip is left out (see
+//! `latency`).
 
 use std::time::Duration;
 

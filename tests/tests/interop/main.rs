@@ -13,6 +13,7 @@ mod cnp;
 mod ends;
 mod faults;
 mod ops;
+mod programs;
 mod refusals;
 mod run;
 mod table;
@@ -28,7 +29,8 @@ fn interop_with_soft_roce() {
         let Some(site) = Site::up("rxi", Kernel::wanted()) else {
             return;
         };
-        let mut run = Run::new(site);
+        let table = programs::cases(&site, run::full());
+        let mut run = Run::new(site, table);
         cases(&mut run);
         run.finish();
     });

@@ -42,6 +42,10 @@ pub enum Role {
     Requester,
     Responder,
     Both,
+    /// Of a program: it connects.
+    Client,
+    /// Of a program: it waits.
+    Server,
 }
 
 impl Role {
@@ -54,6 +58,8 @@ impl fmt::Display for Role {
             Self::Requester => "requester",
             Self::Responder => "responder",
             Self::Both => "both",
+            Self::Client => "client",
+            Self::Server => "server",
         })
     }
 }
@@ -141,8 +147,8 @@ pub struct Run {
 }
 
 impl Run {
-    /// Moves the calling thread into host a's namespace.
-    pub fn new(site: Site) -> Self {
+    /// Moves the calling thread into host a's namespace. `table` has what went before.
+    pub fn new(site: Site, table: Table) -> Self {
         site.lab().host(Host::A).enter().unwrap();
         // A case's failure is one line; the backtrace would hide the next cases.
         std::panic::set_hook(Box::new(|panic| println!("{panic}")));
@@ -168,8 +174,8 @@ impl Run {
             site,
             place: tempfile::tempdir().unwrap(),
             rocexdp: rig::product().expect("the rocexdp binary"),
-            table: Table::default(),
-            full: std::env::var("ROCEXDP_INTEROP").is_ok_and(|what| what == "full"),
+            table,
+            full: full(),
             killed: false,
         }
     }
@@ -293,8 +299,13 @@ impl Run {
     }
 }
 
+/// Whether the whole matrix is asked for.
+pub fn full() -> bool {
+    std::env::var("ROCEXDP_INTEROP").is_ok_and(|what| what == "full")
+}
+
 /// Packets that these hosts sent again.
-fn sent_again(hosts: &[Host], report: &Report) -> u64 {
+pub fn sent_again(hosts: &[Host], report: &Report) -> u64 {
     let addresses = hosts.iter().copied().flat_map(Host::addresses);
     addresses
         .map(|address| report.retransmissions_from(&address.to_string()))
@@ -306,7 +317,7 @@ fn sent_again(hosts: &[Host], report: &Report) -> u64 {
 /// rxe stops after 64 packets that its interface has not sent yet, and may miss that it has (rxe_req.c, `need_req_skb`; rxe_net.c,
 /// `rxe_skb_tx_dtor`); and its timer runs from a QP's first packet on, whatever is acknowledged (rxe_comp.c: "some timeouts are spurious
 /// since we do not reset the timer").
-fn only_peers_timer(report: &Report) -> bool {
+pub fn only_peers_timer(report: &Report) -> bool {
     let of_timer = [
         "ack_timeout",
         "packet_loss",
@@ -330,7 +341,7 @@ fn shell(site: &Site) -> (Vsh, u64, u32) {
 }
 
 /// What a panic said, on one line.
-fn said(why: &(dyn std::any::Any + Send)) -> String {
+pub fn said(why: &(dyn std::any::Any + Send)) -> String {
     let text = why.downcast_ref::<String>().map(String::as_str);
     let text = text.or_else(|| why.downcast_ref::<&str>().copied());
     text.unwrap_or("panic").replace('\n', " ")
