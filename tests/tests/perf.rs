@@ -166,7 +166,7 @@ fn ends_that_do_not_match_are_told_what_to_do() {
     client.failed(1, &["send-bw"]);
     // Another program altogether.
     let [client, server] = ends(&rig, "pingpong", "perf write-bw");
-    server.failed(1, &["address line", "is it the same program?"]);
+    server.failed(1, &["16 of the 52 bytes of an address line", "is it the same program"]);
     client.failed(
         1,
         &["closed the connection while we waited for its version"],
