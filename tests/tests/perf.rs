@@ -134,7 +134,7 @@ fn all_sizes_several_queue_pairs_both_directions_and_time() {
 
 #[test]
 #[ignore = "needs root: run by cargo xtask test"]
-fn uc_and_ipv6_are_tested_too() {
+fn uc_ud_and_ipv6_are_tested_too() {
     let Some(rig) = Rig::up("rxf") else { return };
     for line in [
         // Few at once: nothing holds UC back, and the wire's queue has an end.
@@ -142,9 +142,12 @@ fn uc_and_ipv6_are_tested_too() {
         "perf send-bw -c UC -n 100 -t 4 -s 4096",
         "perf send-lat -c UC -n 100",
         "perf write-lat -c UC -n 100",
+        "perf send-bw -c UD -n 100 -t 4 -s 2048",
+        "perf send-lat -c UD -n 100 -a",
     ] {
         let [client, _] = both(&rig, line);
-        assert_eq!(client["service"], "UC");
+        let service = if line.contains("UD") { "UD" } else { "UC" };
+        assert_eq!(client["service"], service);
     }
     let server = "perf write-bw -n 100 --json";
     let [client, server] =
@@ -166,7 +169,13 @@ fn ends_that_do_not_match_are_told_what_to_do() {
     client.failed(1, &["send-bw"]);
     // Another program altogether.
     let [client, server] = ends(&rig, "pingpong", "perf write-bw");
-    server.failed(1, &["16 of the 52 bytes of an address line", "is it the same program"]);
+    server.failed(
+        1,
+        &[
+            "16 of the 52 bytes of an address line",
+            "is it the same program",
+        ],
+    );
     client.failed(
         1,
         &["closed the connection while we waited for its version"],
@@ -204,7 +213,7 @@ fn a_peer_that_dies_ends_the_test() {
 #[ignore = "needs root: run by cargo xtask test"]
 fn pingpongs_come_back_as_they_went() {
     let Some(rig) = Rig::up("rxf") else { return };
-    for (service, bytes) in [("rc", 20_000), ("uc", 4096), ("srq", 9000)] {
+    for (service, bytes) in [("rc", 20_000), ("uc", 4096), ("ud", 3000), ("srq", 9000)] {
         let line = format!("pingpong --service {service} -n 300 -s {bytes} -c");
         for end in both(&rig, &line) {
             assert_eq!(end["invalid_pages"], 0, "{service}");

@@ -43,8 +43,8 @@ pub struct Args {
     /// Use an IPv6 address of the interface
     #[arg(long)]
     ipv6: bool,
-    /// Service; UC for SEND and WRITE only
-    #[arg(short, long, value_name = "RC|UC", default_value = "RC")]
+    /// Service; UC for SEND and WRITE only, UD for SEND only
+    #[arg(short, long, value_name = "RC|UC|UD", default_value = "RC")]
     connection: Service,
     /// Bytes of a message, up to 8M [default: 65536, for latency 2, for atomics 8]
     #[arg(short, long, value_name = "SIZE")]
@@ -73,7 +73,7 @@ pub struct Args {
     /// Send requests outstanding per queue pair [default: 128, for latency 1]
     #[arg(short, long, value_name = "N")]
     tx_depth: Option<u32>,
-    /// Receive requests outstanding per queue pair [default: 512, with UC 16000]
+    /// Receive requests outstanding per queue pair [default: 512, with UC and UD 16000]
     #[arg(short, long, value_name = "N")]
     rx_depth: Option<u32>,
     /// A completion for every N requests [default: 100; 1 for messages longer than 8 KiB]
@@ -173,7 +173,7 @@ fn plan(args: Args) -> Result<Plan, UsageError> {
     let patience = args.patience.unwrap_or(Span(match args.connection {
         Service::Rc => std::time::Duration::from_secs(60),
         // What was lost does not come.
-        Service::Uc => std::time::Duration::from_secs(10),
+        Service::Uc | Service::Ud => std::time::Duration::from_secs(10),
     }));
     let wishes = Wishes {
         all: args.all,
@@ -266,7 +266,7 @@ mod tests {
             ("write-bw -m 1500", "-m 1500"),
             ("write-bw -u 0", "-u 0"),
             ("read-bw -c UC", "-c UC"),
-            ("write-bw -c UD", "UD"),
+            ("write-bw -c UD", "-c UD"),
             ("write-bw -s 5G", "at most 8M"),
         ] {
             let error = parse(line).unwrap_err();

@@ -40,10 +40,10 @@ pub struct Args {
     /// Use an IPv6 address of the interface
     #[arg(long)]
     ipv6: bool,
-    /// Bytes of a message
-    #[arg(short, long, value_name = "SIZE", default_value = "4096")]
-    size: ByteSize,
-    /// Path MTU, the same at both ends: 256, 512, 1024, 2048 or 4096 B
+    /// Bytes of a message [default: 4096, with UD 1024]
+    #[arg(short, long, value_name = "SIZE")]
+    size: Option<ByteSize>,
+    /// Path MTU, the same at both ends, not for UD: 256, 512, 1024, 2048 or 4096 B
     #[arg(short, long, value_name = "BYTES", default_value_t = 1024)]
     mtu: u32,
     /// Receive requests to post at a time
@@ -61,7 +61,7 @@ pub struct Args {
     /// Look at what has come, one byte of each page; the client needs it too
     #[arg(short, long = "chk")]
     check: bool,
-    /// Give up after so long without a completion [default: 60s, with UC 10s]
+    /// Give up after so long without a completion [default: 60s, with UC and UD 10s]
     #[arg(long, value_name = "TIME")]
     patience: Option<Span>,
     /// Print JSON
@@ -98,11 +98,12 @@ fn plan(args: Args) -> Result<Plan, UsageError> {
             args.mtu
         ))
     })?;
-    let size = u32::try_from(args.size.0)
-        .map_err(|_| UsageError(format!("-s {}: at most 1G", args.size.0)))?;
+    let default = ByteSize(if args.service == Kind::Ud { 1024 } else { 4096 });
+    let ByteSize(size) = args.size.unwrap_or(default);
+    let size = u32::try_from(size).map_err(|_| UsageError(format!("-s {size}: at most 1G")))?;
     let patience = Duration::from_secs(match args.service {
         // What was lost does not come.
-        Kind::Uc => 10,
+        Kind::Uc | Kind::Ud => 10,
         Kind::Rc | Kind::Srq => 60,
     });
     let plan = Plan {

@@ -7,11 +7,17 @@ use std::net::IpAddr;
 use anyhow::bail;
 
 use crate::rdma::{
-    Agreed, Behaviour, CompletionQueue, End, Init, ProtectionDomain, Psn, Qpn, QueuePair, Rc,
-    ReadWrite, RemoteSlice, RemoteWord, SharedReceiveQueue, Slice, Source, Uc, Word, Wr,
+    Agreed, Behaviour, CompletionQueue, End, HandleAttr, Init, Open, ProtectionDomain, Psn, Qpn,
+    QueuePair, Rc, ReadWrite, Recipient, RemoteSlice, RemoteWord, SharedReceiveQueue, Slice,
+    Source, Uc, Ud, Word, Wr,
 };
 
-/// A connected service.
+/// The Q_Key of perftest (`DEF_QKEY`) and of the pingpong examples.
+const QKEY: u32 = 0x1111_1111;
+/// Bytes before a UD message in the memory that it is received into: the IP header's place (the GRH).
+pub const GRH: u32 = 40;
+
+/// A service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, serde::Serialize)]
 #[clap(rename_all = "verbatim")]
 pub enum Service {
@@ -23,6 +29,10 @@ pub enum Service {
     #[value(name = "UC", alias = "uc")]
     #[serde(rename = "UC")]
     Uc,
+    /// Unreliable datagram
+    #[value(name = "UD", alias = "ud")]
+    #[serde(rename = "UD")]
+    Ud,
 }
 
 impl Service {
@@ -32,6 +42,32 @@ impl Service {
         match self {
             Self::Rc => "RC",
             Self::Uc => "UC",
+            Self::Ud => "UD",
+        }
+    }
+
+    /// Whether what is lost is lost.
+    #[must_use]
+    pub fn loses(self) -> bool {
+        self != Self::Rc
+    }
+
+    /// Bytes that a receive request needs before those of the message.
+    #[must_use]
+    pub fn room(self) -> u32 {
+        match self {
+            Self::Ud => GRH,
+            Self::Rc | Self::Uc => 0,
+        }
+    }
+
+    /// For messages about a test that stands still.
+    #[must_use]
+    pub fn hint(self) -> &'static str {
+        match self {
+            Self::Rc => "",
+            Self::Uc => "; UC sends nothing again",
+            Self::Ud => "; UD sends nothing again",
         }
     }
 }
@@ -58,6 +94,8 @@ pub enum Unconnected {
     Rc(QueuePair<Rc, Init>),
     /// Unreliable connected.
     Uc(QueuePair<Uc, Init>),
+    /// Unreliable datagram.
+    Ud(QueuePair<Ud, Init>),
 }
 
 /// A queue pair with its peer.
@@ -67,6 +105,8 @@ pub enum Pair {
     Rc(QueuePair<Rc>),
     /// Unreliable connected.
     Uc(QueuePair<Uc>),
+    /// Unreliable datagram, with its one peer.
+    Ud(QueuePair<Ud, Open>, Recipient),
 }
 
 macro_rules! each {
@@ -74,6 +114,7 @@ macro_rules! each {
         match $on {
             Self::Rc($qp) => $do,
             Self::Uc($qp) => $do,
+            Self::Ud($qp, ..) => $do,
         }
     };
 }
@@ -99,6 +140,7 @@ impl Unconnected {
         Ok(match shape.service {
             Service::Rc => Self::Rc(built!(Rc)),
             Service::Uc => Self::Uc(built!(Uc)),
+            Service::Ud => Self::Ud(built!(Ud)),
         })
     }
 
@@ -130,6 +172,12 @@ impl Unconnected {
         Ok(match self {
             Self::Rc(qp) => Pair::Rc(qp.connect_to(local, peer, agreed).await?),
             Self::Uc(qp) => Pair::Uc(qp.connect_to(local, peer, agreed).await?),
+            Self::Ud(qp) => {
+                let device = qp.protection_domain().device().clone();
+                let qp = qp.open(local, QKEY).await?;
+                let way = device.address_handle(HandleAttr::new(local, peer.address));
+                Pair::Ud(qp, way.await?.to(peer.qpn, QKEY))
+            }
         })
     }
 }
@@ -170,15 +218,25 @@ impl Pair {
     /// # Errors
     /// The queue is full.
     pub fn send(&self, request: Request, data: Source) -> anyhow::Result<()> {
-        Ok(each!(self, qp => qp.post(request.of(Wr::send(data))))?)
+        let wr = request.of(Wr::send(data));
+        Ok(match self {
+            Self::Rc(qp) => qp.post(wr),
+            Self::Uc(qp) => qp.post(wr),
+            Self::Ud(qp, to) => qp.post(wr, to),
+        }?)
     }
 
     /// Posts a WRITE.
     ///
     /// # Errors
-    /// The queue is full, or the bytes don't fit.
+    /// The queue is full, or the bytes don't fit; the service has none.
     pub fn write(&self, request: Request, data: Source, to: RemoteSlice) -> anyhow::Result<()> {
-        Ok(each!(self, qp => qp.post(request.of(Wr::write(data, to))))?)
+        let wr = request.of(Wr::write(data, to));
+        match self {
+            Self::Rc(qp) => Ok(qp.post(wr)?),
+            Self::Uc(qp) => Ok(qp.post(wr)?),
+            Self::Ud(..) => bail!("UD has SEND only"),
+        }
     }
 
     /// Posts a READ.
@@ -227,7 +285,7 @@ impl Pair {
     fn reliable(&self) -> anyhow::Result<&QueuePair<Rc>> {
         match self {
             Self::Rc(qp) => Ok(qp),
-            Self::Uc(_) => bail!("UC has neither READs nor atomics"),
+            Self::Uc(_) | Self::Ud(..) => bail!("only RC has READs and atomics"),
         }
     }
 

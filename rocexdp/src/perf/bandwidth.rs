@@ -315,10 +315,7 @@ impl Run<'_> {
         format!(
             "{} (both ends need the same -n, -s, -q, -b and -D{})",
             parts.join(", "),
-            match self.session.plan.service {
-                crate::oob::pair::Service::Uc => "; UC sends nothing again",
-                crate::oob::pair::Service::Rc => "",
-            }
+            self.session.plan.service.hint()
         )
     }
 

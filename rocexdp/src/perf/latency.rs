@@ -127,10 +127,7 @@ struct Run<'a> {
 
 impl Run<'_> {
     fn progress(&self) -> String {
-        let what = match self.session.plan.service {
-            crate::oob::pair::Service::Uc => "; UC sends nothing again",
-            crate::oob::pair::Service::Rc => "",
-        };
+        let what = self.session.plan.service.hint();
         format!(
             "{} requests posted, {} completed, {} answers from the peer (both ends need the same -n, -s and -D{what})",
             self.posted, self.completed, self.received

@@ -15,7 +15,7 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// For `qps` queue pairs and messages of up to `largest` bytes.
+    /// For `qps` queue pairs and receive requests of up to `largest` bytes.
     #[must_use]
     pub fn new(qps: u32, largest: u32, cycle_buffer: u32, cache_line: u32) -> Self {
         Self {

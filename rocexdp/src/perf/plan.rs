@@ -242,9 +242,15 @@ impl Plan {
     pub fn complete(mut self, wishes: &Wishes) -> Result<Self, UsageError> {
         let (verb, latency) = (self.test.verb(), self.test.latency());
         let name = self.test.name();
-        if self.service == Service::Uc && matches!(verb, Verb::Read | Verb::Atomic) {
+        let has = match self.service {
+            Service::Rc => true,
+            Service::Uc => matches!(verb, Verb::Send | Verb::Write),
+            Service::Ud => verb == Verb::Send,
+        };
+        if !has {
+            let service = self.service.name();
             return usage(format!(
-                "-c UC: UC has neither READs nor atomics, which {name} needs"
+                "-c {service}: {service} does not have what {name} needs"
             ));
         }
         self.sizes = sizes(self.test, wishes)?;
@@ -264,8 +270,8 @@ impl Plan {
         let tx_depth = wishes.tx_depth.unwrap_or(if latency { 1 } else { 128 });
         within("-t", tx_depth.into(), MAX_DEPTH.into())?;
         self.tx_depth = tx_depth.min(iterations);
-        let lossy = self.service == Service::Uc;
-        let rx_depth = wishes.rx_depth.unwrap_or(if lossy { 16_000 } else { 512 });
+        let most = if self.service.loses() { 16_000 } else { 512 };
+        let rx_depth = wishes.rx_depth.unwrap_or(most);
         within("-r", rx_depth.into(), MAX_DEPTH.into())?;
         self.rx_depth = if verb == Verb::Send {
             rx_depth.min(iterations)

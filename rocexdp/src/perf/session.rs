@@ -17,7 +17,7 @@ use crate::{
     mem::Buffer,
     oob::{
         meet::Meeting,
-        pair::{Pair, Request, Shape, Unconnected},
+        pair::{Pair, Request, Service, Shape, Unconnected},
         place,
         wait::Waiter,
     },
@@ -102,7 +102,7 @@ pub struct Session {
 ///
 /// # Errors
 /// Anything that is in the way; the text says what to do.
-pub fn open(plan: Plan, cancel: &Arc<Cancel>) -> anyhow::Result<Session> {
+pub fn open(mut plan: Plan, cancel: &Arc<Cancel>) -> anyhow::Result<Session> {
     let meeting = Meeting {
         name: plan.test.name(),
         host: plan.host.as_deref(),
@@ -125,9 +125,21 @@ pub fn open(plan: Plan, cancel: &Arc<Cancel>) -> anyhow::Result<Session> {
         );
     }
     let basics = wire.basics(wanted)?;
+    if plan.service == Service::Ud {
+        // As perftest does: with -a as many sizes as there are.
+        let most = basics.path_mtu.bytes();
+        if plan.sizes.len() > 1 {
+            plan.sizes.retain(|size| *size <= most);
+        } else if plan.largest() > most {
+            bail!(
+                "-s {}: a UD message fits into one packet, here of {most} B (path MTU)",
+                plan.largest()
+            );
+        }
+    }
     let layout = Layout::new(
         plan.qps,
-        plan.largest(),
+        plan.largest() + plan.service.room(),
         basics.cycle_buffer,
         basics.cache_line,
     );
@@ -450,6 +462,7 @@ impl Session {
             qp,
             count: n + 1,
         };
+        let size = size + self.plan.service.room();
         let at = self.layout.theirs(qp) + self.layout.cycle(n, size);
         let into = self.region.slice(at..at + u64::from(size))?;
         self.pair(qp)?.recv(id.to_u64(), into)

@@ -28,6 +28,8 @@ const FILL: u8 = 0x7b;
 /// Memory and queues.
 pub struct Parts {
     region: Region<ReadWrite>,
+    /// Bytes in it before those of the message.
+    before: u64,
     srq: Option<SharedReceiveQueue>,
     cq: CompletionQueue,
 }
@@ -39,7 +41,8 @@ impl Parts {
     /// A limit of the device.
     pub fn new(plan: &Plan, device: &Device) -> anyhow::Result<(Self, Vec<Unconnected>)> {
         let pd = device.protection_domain()?;
-        let size = plan.size as usize;
+        let before = u64::from(plan.before());
+        let size = plan.size as usize + before as usize;
         let buffer = Buffer::map(size).with_context(|| format!("getting {size} B of memory"))?;
         let region = pd.register(buffer, Access::NONE)?;
         let page = vec![FILL; PAGE as usize];
@@ -47,20 +50,23 @@ impl Parts {
         while at < region.len() {
             let len = PAGE.min(region.len() - at);
             region.write(at, page.get(..len as usize).unwrap_or_default())?;
-            if plan.check && plan.host.is_some() {
-                // What the examples put there: `i / page_size % sizeof(char)`, which is 0.
-                region.write(at, &[0])?;
-            }
             at += len;
+        }
+        let mut at = before;
+        while plan.check && plan.host.is_some() && at < region.len() {
+            // What the examples put there: `i / page_size % sizeof(char)`, which is 0.
+            region.write(at, &[0])?;
+            at += PAGE;
         }
         let srq = match plan.kind {
             Kind::Srq => Some(pd.shared_receive_queue(plan.rx_depth)?),
-            Kind::Rc | Kind::Uc => None,
+            Kind::Rc | Kind::Uc | Kind::Ud => None,
         };
         let cq = CompletionQueue::new(plan.rx_depth + plan.qps);
         let shape = Shape {
             service: match plan.kind {
                 Kind::Uc => Service::Uc,
+                Kind::Ud => Service::Ud,
                 Kind::Rc | Kind::Srq => Service::Rc,
             },
             send_depth: 1,
@@ -77,7 +83,13 @@ impl Parts {
         let qps = (0..plan.qps)
             .map(|_| Unconnected::new(&pd, &cq, &shape))
             .collect::<anyhow::Result<Vec<_>>>()?;
-        Ok((Self { region, srq, cq }, qps))
+        let parts = Self {
+            region,
+            before,
+            srq,
+            cq,
+        };
+        Ok((parts, qps))
     }
 
     /// Posts a receive request before there is a peer, to `own` unless the queue is shared.
@@ -99,7 +111,7 @@ impl Parts {
     /// The region is smaller than it was.
     pub fn invalid_pages(&self) -> anyhow::Result<u64> {
         let mut invalid = 0;
-        let mut at = 0;
+        let mut at = self.before;
         while at < self.region.len() {
             let mut byte = [FILL];
             self.region.read(at, &mut byte)?;
@@ -158,7 +170,8 @@ impl<'a> Game<'a> {
             signaled: true,
         };
         let pair = self.pairs.get(at).context("no such queue pair")?;
-        pair.send(request, self.parts.region.slice(..)?.into())?;
+        let message = self.parts.region.slice(self.parts.before..)?;
+        pair.send(request, message.into())?;
         if let Some(pending) = self.pending.get_mut(at) {
             *pending = Pending {
                 send: true,

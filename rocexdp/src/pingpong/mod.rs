@@ -1,5 +1,5 @@
-//! `rocexdp pingpong`: what libibverbs' examples `ibv_rc_pingpong`, `ibv_uc_pingpong` and `ibv_srq_pingpong` do, so that either end may be
-//! one of them, unmodified.
+//! `rocexdp pingpong`: what libibverbs' examples `ibv_rc_pingpong`, `ibv_uc_pingpong`, `ibv_ud_pingpong` and `ibv_srq_pingpong` do,
+//! so that either end may be one of them, unmodified.
 //!
 //! One message at a time goes there and back, per queue pair; all go from and to the same memory, as there.
 
@@ -21,7 +21,7 @@ use crate::{
     oob::{
         channel::Channel,
         meet::Meeting,
-        pair::{Pair, Unconnected},
+        pair::{Pair, Service, Unconnected},
         place::{self, Wish},
     },
     out,
@@ -42,6 +42,8 @@ pub enum Kind {
     Rc,
     /// UC, as `ibv_uc_pingpong`
     Uc,
+    /// UD, as `ibv_ud_pingpong`
+    Ud,
     /// RC queue pairs with a shared receive queue, as `ibv_srq_pingpong`
     Srq,
 }
@@ -111,10 +113,19 @@ impl Plan {
         Ok(self)
     }
 
+    /// Bytes that a receive request needs before those of the message.
+    fn before(&self) -> u32 {
+        match self.kind {
+            Kind::Ud => Service::Ud.room(),
+            Kind::Rc | Kind::Uc | Kind::Srq => 0,
+        }
+    }
+
     fn name(&self) -> &'static str {
         match self.kind {
             Kind::Rc => "rc pingpong",
             Kind::Uc => "uc pingpong",
+            Kind::Ud => "ud pingpong",
             Kind::Srq => "srq pingpong",
         }
     }
@@ -161,7 +172,14 @@ fn pingpong(plan: &Plan, cancel: &Arc<Cancel>) -> anyhow::Result<()> {
     };
     let (device, mut channel) = meeting.meet(cancel)?;
     let carries = device.path_mtu();
-    if plan.path_mtu > carries {
+    if plan.kind == Kind::Ud && plan.size > carries.bytes() {
+        bail!(
+            "-s {}: a UD message fits into one packet, here of {} B (path MTU)",
+            plan.size,
+            carries.bytes()
+        );
+    }
+    if plan.kind != Kind::Ud && plan.path_mtu > carries {
         bail!(
             "-m {}: {} carries a path MTU of {} B at most (raise its MTU, or give both ends a smaller -m)",
             plan.path_mtu.bytes(),

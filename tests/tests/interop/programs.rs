@@ -89,7 +89,13 @@ impl Case {
             path_mtu,
             ..
         } = self;
-        format!("{program} -d rxe0 {more} -m {path_mtu} {FEW} {options}")
+        let mtu = if *program == "ibv_ud_pingpong" {
+            // It has no such option.
+            String::new()
+        } else {
+            format!(" -m {path_mtu}")
+        };
+        format!("{program} -d rxe0 {more}{mtu} {FEW} {options}")
     }
 
     fn ours(&self, host: Option<Host>) -> Vec<String> {
@@ -155,6 +161,8 @@ pub fn cases(site: &Site, full: bool) -> Table {
         Case::perf("ibv_rc_pingpong", "pingpong --service rc", "-c"),
         Case::perf("ibv_uc_pingpong", "pingpong --service uc", "-c"),
         Case::perf("ibv_srq_pingpong", "pingpong --service srq", "-c"),
+        Case::perf("ib_send_lat", "perf send-lat", "-c UD -s 33"),
+        Case::perf("ibv_ud_pingpong", "pingpong --service ud", "-c"),
     ];
     if full {
         let more: Vec<Case> = all
