@@ -36,6 +36,15 @@ pub const MEMORY: u64 = WORD + 4096;
 /// How often a clean case is run in which rxe's own timer ran out.
 const PEER_TIMER_RUNS: u32 = 3;
 
+/// Kinds of findings that a timer causes which runs out though nothing was lost.
+pub const OF_TIMER: [&str; 5] = [
+    "ack_timeout",
+    "packet_loss",
+    "lost_ack",
+    "read_response_lost",
+    "unneeded_retransmission",
+];
+
 /// What rocexdp is in a case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
@@ -318,16 +327,9 @@ pub fn sent_again(hosts: &[Host], report: &Report) -> u64 {
 /// `rxe_skb_tx_dtor`); and its timer runs from a QP's first packet on, whatever is acknowledged (rxe_comp.c: "some timeouts are spurious
 /// since we do not reset the timer").
 pub fn only_peers_timer(report: &Report) -> bool {
-    let of_timer = [
-        "ack_timeout",
-        "packet_loss",
-        "lost_ack",
-        "read_response_lost",
-        "unneeded_retransmission",
-    ];
     let found = report.findings();
     found.iter().any(|kind| kind == "ack_timeout")
-        && found.iter().all(|kind| of_timer.contains(&kind.as_str()))
+        && found.iter().all(|kind| OF_TIMER.contains(&kind.as_str()))
         && sent_again(&[Host::A], report) == 0
         && report.sequence_naks() == 0
 }
