@@ -209,7 +209,7 @@ impl Programs<'_> {
         self.table.add(Row {
             name,
             result,
-            sent_again: false,
+            sent_again: "0",
         });
     }
 
