@@ -8,6 +8,7 @@
 
 pub mod bench;
 pub mod cli;
+pub mod cm;
 pub mod control;
 pub mod demo;
 pub mod engine;
@@ -30,6 +31,7 @@ pub mod pingpong;
 pub mod process;
 pub mod rdma;
 pub mod record;
+pub mod rping;
 pub mod sys;
 pub mod top;
 pub mod view;

@@ -13,6 +13,7 @@ mod perf;
 mod pingpong;
 mod qp;
 mod record;
+mod rping;
 mod run;
 mod top;
 mod watched;
@@ -73,6 +74,8 @@ enum Command {
     Perf(Box<perf::Args>),
     /// Send messages there and back against a host that runs `ibv_rc_pingpong` or one like it, or `rocexdp pingpong`
     Pingpong(Box<pingpong::Args>),
+    /// See whether RDMA works between two hosts: connect by the RDMA CM, then SEND, READ and WRITE, against librdmacm's `rping` or `rocexdp rping`
+    Rping(Box<rping::Args>),
     /// Write a shell's completions to standard output
     Completions {
         /// Which shell
@@ -127,6 +130,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<()> {
         Command::Bench(args) => bench::run(&args),
         Command::Perf(args) => perf::run(*args),
         Command::Pingpong(args) => pingpong::run(*args),
+        Command::Rping(args) => rping::run(*args),
         Command::Completions { shell } => completions(shell),
     }
 }

@@ -25,6 +25,8 @@ pub struct ConnectAttr {
     pub peer_qpn: Qpn,
     /// PSN of the peer's first request.
     pub peer_psn: Psn,
+    /// PSN of our first request, where the peer says it (the communication manager's REQ and REP); `None`: [`RawQp::psn`](super::RawQp::psn).
+    pub psn: Option<Psn>,
     /// Path MTU of both directions.
     pub path_mtu: PathMtu,
     /// Local ACK timeout, 4.096 us x 2^timeout; 0: none.
@@ -74,6 +76,7 @@ impl ConnectAttr {
             peer,
             peer_qpn,
             peer_psn,
+            psn: None,
             path_mtu,
             timeout: 15,
             retry_cnt: 7,

@@ -375,6 +375,11 @@ impl Node {
         &self.report().addresses
     }
 
+    /// The Ethernet address that it sends from.
+    pub fn mac(&self) -> [u8; 6] {
+        self.shared.mac
+    }
+
     /// The largest path MTU of this node.
     pub fn path_mtu(&self) -> PathMtu {
         PathMtu::from_bytes(self.shared.path_mtu).unwrap_or(PathMtu::Mtu256)

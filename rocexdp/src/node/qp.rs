@@ -277,7 +277,7 @@ impl RawQp {
             selective: attr.selective,
         };
         let rts = RtsAttr {
-            sq_psn: self.psn,
+            sq_psn: attr.psn.unwrap_or(self.psn),
             timeout: attr.timeout,
             retry_cnt: attr.retry_cnt,
             rnr_retry: attr.rnr_retry,
@@ -384,7 +384,7 @@ impl RawQp {
                 // The trackers start from the PSNs agreed on, not from the first packet seen.
                 resync: 1,
                 resync_request_psn: attr.peer_psn.get(),
-                resync_response_psn: self.psn.get(),
+                resync_response_psn: attr.psn.unwrap_or(self.psn).get(),
                 transport: self.transport as u8,
                 path_mtu_log2: attr.path_mtu.bytes().trailing_zeros() as u8,
                 selective_paths: attr.selective.map_or(0, |with| with.paths),

@@ -78,6 +78,8 @@ impl Connect {
 #[derive(Debug)]
 pub(super) struct Link {
     closed: watch::Receiver<bool>,
+    /// Asks the task to end the connection; of one over TCP nobody listens.
+    leave: watch::Sender<bool>,
     task: JoinHandle<()>,
 }
 
@@ -101,7 +103,35 @@ impl Link {
             }
             tell.send_replace(true);
         });
-        Self { closed, task }
+        let (leave, _) = watch::channel(false);
+        Self {
+            closed,
+            leave,
+            task,
+        }
+    }
+
+    /// Of a connection of the communication manager.
+    pub(super) fn over_cm(conn: crate::cm::Conn, qp: Weak<RawQp>) -> Self {
+        let (tell, closed) = watch::channel(false);
+        let (leave, wish) = watch::channel(false);
+        let task = tokio::spawn(async move {
+            super::cm::watch(conn, qp, wish).await;
+            tell.send_replace(true);
+        });
+        Self {
+            closed,
+            leave,
+            task,
+        }
+    }
+
+    /// Ends the connection, and waits for the peer to have heard of it, where the exchange has such a thing.
+    pub(super) async fn leave(&self) {
+        if self.leave.receiver_count() > 0 {
+            self.leave.send_replace(true);
+            self.closed().await;
+        }
     }
 
     pub(super) async fn closed(&self) {

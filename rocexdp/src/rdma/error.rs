@@ -40,6 +40,9 @@ pub enum Error {
     /// The peer said no.
     #[error("{0}")]
     Refused(Refusal),
+    /// The peer said no, by a REJ of the communication manager.
+    #[error("{0}")]
+    Rejected(super::cm::Rejected),
 }
 
 impl Error {

@@ -247,6 +247,7 @@
 
 mod behaviour;
 mod change;
+pub mod cm;
 mod completion;
 mod connect;
 mod device;

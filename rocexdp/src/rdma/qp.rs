@@ -307,6 +307,13 @@ impl<S: Connected> QueuePair<S, Init> {
         }))
     }
 
+    /// The path MTU to ask for.
+    pub(super) fn offer_mtu(&self) -> PathMtu {
+        let largest = self.protection_domain().device().path_mtu();
+        let wanted = self.behaviour.path_mtu;
+        wanted.map_or(largest, |wanted| wanted.min(largest))
+    }
+
     /// Takes it to RTS. `cnp`: the peer understands them.
     pub(super) async fn ready(
         &self,
@@ -314,6 +321,18 @@ impl<S: Connected> QueuePair<S, Init> {
         peer: End,
         agreed: Agreed,
         cnp: bool,
+    ) -> Result<(), Error> {
+        self.ready_at(local, peer, agreed, cnp, None).await
+    }
+
+    /// As [`Self::ready`]; the peer may have said which PSN our first request has.
+    pub(super) async fn ready_at(
+        &self,
+        local: IpAddr,
+        peer: End,
+        agreed: Agreed,
+        cnp: bool,
+        psn: Option<Psn>,
     ) -> Result<(), Error> {
         let device = self.protection_domain().device();
         if !device.addresses().contains(&local) {
@@ -339,6 +358,7 @@ impl<S: Connected> QueuePair<S, Init> {
             retry_cnt,
             rnr_retry,
             min_rnr_timer,
+            psn,
             max_rd_atomic: agreed.max_rd_atomic,
             max_dest_rd_atomic,
             selective: agreed.selective,
@@ -391,6 +411,15 @@ impl<S: Connected> QueuePair<S, Ready> {
         match &self.state.link {
             Some(link) => link.closed().await,
             None => std::future::pending().await,
+        }
+    }
+
+    /// Ends the connection in an orderly way: the queue pair fails, then the peer is told, and waited for to have heard of it where the
+    /// connection is one of the [`cm`](super::cm). Dropping the queue pair tells the peer too, without waiting.
+    pub async fn disconnect(self) {
+        self.raw.fail();
+        if let Some(link) = &self.state.link {
+            link.leave().await;
         }
     }
 

@@ -110,6 +110,12 @@ impl RemoteRegion {
         self.access
     }
 
+    /// Address of its first byte, as the peer counts.
+    #[must_use]
+    pub const fn address(&self) -> u64 {
+        self.va
+    }
+
     /// Its key.
     #[must_use]
     pub const fn rkey(&self) -> u32 {

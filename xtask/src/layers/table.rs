@@ -141,10 +141,12 @@ pub const CRATES: &[Crate] = &[
                 &["events", "live", "maps", "node", "out", "process"],
             ),
             // What applications use.
-            ("rdma", &["control", "mem", "node"]),
+            ("cm", &["loader", "node"]),
+            ("rdma", &["cm", "control", "mem", "node"]),
             // Other tools' out-of-band protocols, and the tests that speak them.
             ("oob", &["control", "net", "out", "process", "rdma"]),
             ("perf", &["control", "mem", "oob", "out", "process", "rdma"]),
+            ("rping", &["control", "mem", "oob", "out", "rdma"]),
             (
                 "pingpong",
                 &["control", "mem", "oob", "out", "process", "rdma"],
@@ -159,7 +161,7 @@ pub const CRATES: &[Crate] = &[
                 "cli",
                 &[
                     "control", "lab", "view", "demo", "bench", "live", "metrics", "monitor",
-                    "perf", "pingpong", "record", "top",
+                    "perf", "pingpong", "record", "rping", "top",
                 ],
             ),
         ]),
