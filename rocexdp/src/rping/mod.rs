@@ -6,6 +6,8 @@
 
 mod play;
 
+pub use play::Report;
+
 use std::{
     net::{IpAddr, SocketAddr},
     time::Duration,
@@ -69,7 +71,7 @@ pub async fn run(plan: Plan) -> anyhow::Result<()> {
     match plan.server {
         Some(server) => {
             let peer = SocketAddr::new(server, plan.port);
-            let done = play::client(&cm, peer, &plan).await?;
+            let done = client(&cm, peer, &plan).await?;
             out::line(format_args!("{done}"))
         }
         None => serve(&cm, &plan).await,
@@ -87,7 +89,19 @@ fn open(plan: &Plan) -> anyhow::Result<Device> {
     Ok(Device::open_with(settings::node_config(&options)?)?)
 }
 
-async fn serve(cm: &Cm, plan: &Plan) -> anyhow::Result<()> {
+/// The client's end, on a device that is open.
+///
+/// # Errors
+/// The server can't be reached or refuses, or a ping fails.
+pub async fn client(cm: &Cm, server: SocketAddr, plan: &Plan) -> anyhow::Result<Report> {
+    play::client(cm, server, plan).await
+}
+
+/// The server's end, on a device that is open: one client, or, persistent, one after the other.
+///
+/// # Errors
+/// The port is taken, or, unless persistent, the client is gone or a ping fails.
+pub async fn serve(cm: &Cm, plan: &Plan) -> anyhow::Result<()> {
     let mut listener = cm.listen(plan.port)?;
     let iface = &cm.device().node().report().iface;
     out::note(format_args!(

@@ -27,10 +27,13 @@ const RDMA: u64 = 3;
 
 /// What was done.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Report {
-    pings: u64,
-    size: u32,
-    took: Duration,
+pub struct Report {
+    /// Pings that came back.
+    pub pings: u64,
+    /// Bytes of each.
+    pub size: u32,
+    /// All together.
+    pub took: Duration,
 }
 
 impl fmt::Display for Report {

@@ -9,6 +9,7 @@
 
 mod busy;
 mod clean;
+mod cm;
 mod cnp;
 mod ends;
 mod faults;
@@ -41,6 +42,7 @@ fn cases(run: &mut Run) {
     clean::cases(run);
     busy::cases(run);
     refusals::cases(run);
+    cm::cases(run);
     cnp::cases(run);
     faults::cases(run);
     // The last: nobody is there afterwards.

@@ -140,7 +140,7 @@ pub struct Run {
     // In the order in which they go.
     pub memory: Region<ReadWrite>,
     pub pd: ProtectionDomain,
-    pub _device: Device,
+    pub device: Device,
     /// The shell in the guest, with its memory `m` and no queue pair.
     pub vsh: Vsh,
     /// `raddr=` of the guest's memory.
@@ -161,7 +161,9 @@ impl Run {
         site.lab().host(Host::A).enter().unwrap();
         // A case's failure is one line; the backtrace would hide the next cases.
         std::panic::set_hook(Box::new(|panic| println!("{panic}")));
-        let runtime = tokio::runtime::Builder::new_current_thread()
+        // A thread of its own for what goes on while a case waits for the guest: connection management.
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
             .enable_all()
             .build()
             .unwrap();
@@ -173,7 +175,7 @@ impl Run {
         let (vsh, guest_va, guest_rkey) = shell(&site);
         println!("interop: guest\n{}", site.guest().versions());
         Self {
-            _device: device,
+            device,
             pd,
             memory,
             vsh,
