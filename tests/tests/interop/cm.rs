@@ -243,14 +243,21 @@ impl Talk {
         }
         self.done(CqeOpcode::Send).await;
     }
+}
 
-    async fn run(&self, qp: &QueuePair, turn: Turn) {
-        if turn == Turn::OursFirst {
-            self.send(qp).await;
-        }
-        self.done(CqeOpcode::Recv).await;
-        if turn == Turn::TheirsFirst {
-            self.send(qp).await;
+/// The messages of all connections: the guest's programs wait for those of all before they send any.
+async fn talk(open: &[(Talk, QueuePair)], turn: Turn) {
+    let turns = match turn {
+        Turn::OursFirst => [true, false],
+        Turn::TheirsFirst => [false, true],
+    };
+    for ours in turns {
+        for (talk, qp) in open {
+            if ours {
+                talk.send(qp).await;
+            } else {
+                talk.done(CqeOpcode::Recv).await;
+            }
         }
     }
 }
@@ -278,9 +285,7 @@ fn connect_to_guest(
             let peer = SocketAddr::new(guest(), port);
             open.push((talk, cm.connect(qp, peer, b"rocexdp").await.unwrap()));
         }
-        for (talk, qp) in &open {
-            talk.run(qp, turn).await;
-        }
+        talk(&open, turn).await;
         part(open, turn).await;
     });
     guest_runs.finish(LIMIT).ok();
@@ -305,9 +310,7 @@ fn connect_from_guest(
             let (talk, qp) = Talk::new(cm, count, size_of(count));
             open.push((talk, incoming.accept(qp, b"rocexdp").await.unwrap()));
         }
-        for (talk, qp) in &open {
-            talk.run(qp, turn).await;
-        }
+        talk(&open, turn).await;
         part(open, turn).await;
     });
     guest_runs.finish(LIMIT).ok();
@@ -460,7 +463,7 @@ fn lossy(run: &mut Run, cm: &Cm, lost: &str, role: Role) {
     let guest_shell = run.site.guest();
     // QP 1, the attribute; an IP packet of 308 bytes is within the quota once.
     let rule = format!(
-        "nft add table ip cm && nft 'add chain ip cm c {{ type filter hook {hook} priority 0; }}' && \
+        "modprobe -a nf_tables nft_quota; nft add table ip cm && nft 'add chain ip cm c {{ type filter hook {hook} priority 0; }}' && \
          nft 'add rule ip cm c udp dport 4791 @th,104,24 1 @th,352,16 {attribute:#x} quota until 400 bytes counter drop'"
     );
     guest_shell.run(&rule).ok();
