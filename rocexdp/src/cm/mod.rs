@@ -24,18 +24,17 @@ use rocexdp_proto::{
         Accept, CmConfig, CmCounters, CmError, ConnId, Connect, Event, Listen, Manager, RejReason,
         Request, Resolve, Route, SidrAnswer, SidrId,
     },
-    ids::Qpn,
     time::Timestamp,
 };
 use tokio::{
     runtime::Handle,
-    sync::{Notify, broadcast, mpsc},
+    sync::{Notify, mpsc},
     task::JoinHandle,
 };
 
 use crate::{
     loader::{address_of, gid_of},
-    node::{Gsi, GsiEvent, Node, NodeEvent},
+    node::{Gsi, GsiEvent, Node},
 };
 use ways::Ways;
 
@@ -75,8 +74,6 @@ struct State {
     held: HashMap<ConnId, News>,
     /// Who listens. Bounded by what the manager takes half open.
     listening: HashMap<u64, News>,
-    /// Connections whose RTU has not come, by our QP: its first packet does as well.
-    expecting: HashMap<Qpn, ConnId>,
 }
 
 /// What the task has too.
@@ -125,7 +122,6 @@ impl Service {
                 manager: Manager::new(settings, rand::rng().random()),
                 held: HashMap::new(),
                 listening: HashMap::new(),
-                expecting: HashMap::new(),
             }),
             ways: Ways::new(node, &gsi),
             gsi,
@@ -133,7 +129,7 @@ impl Service {
             due: Notify::new(),
             runtime: runtime.clone(),
         });
-        let task = runtime.spawn(serve(Arc::clone(&core), node.subscribe()));
+        let task = runtime.spawn(serve(Arc::clone(&core)));
         Ok(Arc::new(Self { core, task }))
     }
 
@@ -265,9 +261,6 @@ impl State {
             | Event::Resolved { id, .. }
             | Event::NotResolved { id, .. } => *id,
         };
-        if !matches!(event, Event::Reply(..)) {
-            self.expecting.retain(|_, conn| *conn != id);
-        }
         if let Some(holder) = self.held.get(&id) {
             // Who holds it may have lost interest.
             let _ = holder.send(event);
@@ -276,8 +269,7 @@ impl State {
 }
 
 /// Takes MADs and does what is due.
-async fn serve(core: Arc<Core>, mut node: broadcast::Receiver<NodeEvent>) {
-    let mut events = true;
+async fn serve(core: Arc<Core>) {
     loop {
         let at = core.lock().manager.poll_timeout();
         let wait = at.map(|at| at.saturating_since(core.now()));
@@ -295,15 +287,6 @@ async fn serve(core: Arc<Core>, mut node: broadcast::Receiver<NodeEvent>) {
                     let _ = core.act(|state, now| state.manager.handle_mad(now, route, mad.src_qpn, &mad.mad));
                 }
             }
-            event = node.recv(), if events => match event {
-                Ok(NodeEvent::Qp(rocexdp_proto::Event::CommunicationEstablished { qpn })) => core.act(|state, _| {
-                    if let Some(id) = state.expecting.get(&qpn).copied() {
-                        state.manager.heard(id);
-                    }
-                }),
-                Err(broadcast::error::RecvError::Closed) => events = false,
-                _ => {}
-            },
             () = due => core.act(|state, now| state.manager.handle_timeout(now)),
             () = core.due.notified() => {}
         }
@@ -388,7 +371,6 @@ impl Drop for Conn {
         let id = self.id;
         self.service.act(|state, now| {
             state.held.remove(&id);
-            state.expecting.retain(|_, conn| *conn != id);
             state.manager.cancel_resolve(id);
             // One of them, unless it has ended by itself.
             if state.manager.disconnect(now, id).is_err() {
@@ -415,11 +397,13 @@ impl Conn {
     /// # Errors
     /// As [`Manager::accept`].
     pub fn accept(&self, how: &Accept) -> Result<(), CmError> {
-        self.service.act(|state, now| {
-            state.manager.accept(now, self.id, how)?;
-            state.expecting.insert(how.qpn, self.id);
-            Ok(())
-        })
+        self.service
+            .act(|state, now| state.manager.accept(now, self.id, how))
+    }
+
+    /// A packet of the peer has come to our QP: it is ready, whether its RTU came or not.
+    pub fn heard(&self) {
+        self.service.act(|state, _| state.manager.heard(self.id));
     }
 
     /// Our QP is ready.

@@ -44,6 +44,7 @@ mod datagram;
 use std::{
     net::{IpAddr, SocketAddr, UdpSocket},
     sync::{Arc, Weak},
+    time::Duration,
 };
 
 use rand::RngExt as _;
@@ -52,6 +53,8 @@ use rocexdp_proto::{
     cm::{Accept, CmConfig, CmError, Connect, Event, IpCm, Listen, Route, port_space},
     ids::{PathMtu, Psn},
 };
+
+use tokio::time::timeout;
 
 use super::{Agreed, Device, End, Error, Init, QueuePair, Service, connect::Link, qp::Ready};
 use crate::{
@@ -64,6 +67,8 @@ pub use rocexdp_proto::cm::{CmCounters, RejReason, Request};
 
 /// Requests that may wait to be accepted or refused, of one listener.
 const BACKLOG: u32 = 128;
+/// How often an accepted connection's queue pair is looked at while the peer's RTU has not come.
+const LOOK: Duration = Duration::from_millis(20);
 
 /// The communication manager of a device: there is one. Cloning gives another handle to it; with the last, and the last connection and
 /// listener of it, it is closed.
@@ -310,6 +315,20 @@ fn system_choice(peer: SocketAddr) -> Option<IpAddr> {
     Some(socket.local_addr().ok()?.ip())
 }
 
+/// What follows an acceptance: the peer's RTU, or its first packet, or its end.
+async fn established(conn: &mut Conn, qp: &RawQp) -> anyhow::Result<Event> {
+    loop {
+        match timeout(LOOK, conn.next()).await {
+            Ok(event) => return event,
+            Err(_) => {
+                if qp.info().await?.rx_accepted > 0 {
+                    conn.heard();
+                }
+            }
+        }
+    }
+}
+
 /// An attempt that ended otherwise than by a refusal.
 fn ended(peer: SocketAddr, event: &Event) -> Error {
     let why = match event {
@@ -467,7 +486,10 @@ impl CmIncoming {
         };
         conn.accept(&how)
             .map_err(|error| Error::connection(from, error))?;
-        match conn.next().await.map_err(Error::Device)? {
+        match established(&mut conn, &qp.raw)
+            .await
+            .map_err(Error::Device)?
+        {
             Event::Established(_) => Ok(connected(qp, conn, end, agreed, request.private_data)),
             Event::Refused {
                 reason,
