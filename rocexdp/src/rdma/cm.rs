@@ -56,7 +56,7 @@ use rocexdp_proto::{
 
 use tokio::time::timeout;
 
-use super::{Agreed, Device, End, Error, Init, QueuePair, Service, connect::Link, qp::Ready};
+use super::{Agreed, Connected, Device, End, Error, Init, QueuePair, connect::Link, qp::Ready};
 use crate::{
     cm::{self, Conn, Listening, Service as Manager},
     node::RawQp,
@@ -194,7 +194,7 @@ impl Cm {
     /// # Errors
     /// [`Error::Rejected`]: the peer said no; else it does not answer (10 s, longer if it says that it takes time), there is no way to
     /// it, or the private data is too long.
-    pub async fn connect<S: Service>(
+    pub async fn connect<S: Connected>(
         &self,
         qp: QueuePair<S, Init>,
         peer: SocketAddr,
@@ -342,7 +342,7 @@ fn ended(peer: SocketAddr, event: &Event) -> Error {
     Error::connection(peer, why)
 }
 
-fn connected<S: Service>(
+fn connected<S: Connected>(
     qp: QueuePair<S, Init>,
     conn: Conn,
     peer: End,
@@ -446,7 +446,7 @@ impl CmIncoming {
     ///
     /// # Errors
     /// No way back to the peer, it has gone, or the private data is too long. It is told.
-    pub async fn accept<S: Service>(
+    pub async fn accept<S: Connected>(
         self,
         mut qp: QueuePair<S, Init>,
         private_data: &[u8],
