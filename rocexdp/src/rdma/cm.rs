@@ -263,8 +263,14 @@ impl Cm {
             max_rd_atomic: behaviour.max_rd_atomic.min(reply.initiator_depth),
             selective: None,
         };
-        qp.ready_at(cm::local(route), end, agreed, Some(reply.psn))
-            .await?;
+        qp.ready_at(
+            cm::local(route),
+            end,
+            agreed,
+            behaviour.cnp,
+            Some(reply.psn),
+        )
+        .await?;
         conn.ready().map_err(fail)?;
         Ok(connected(qp, conn, end, agreed, reply.private_data))
     }
@@ -474,7 +480,8 @@ impl CmIncoming {
         };
         // Ready before the answer: the peer may send at once.
         let local = cm::local(request.route);
-        qp.ready_at(local, end, agreed, Some(request.psn)).await?;
+        qp.ready_at(local, end, agreed, behaviour.cnp, Some(request.psn))
+            .await?;
         let how = Accept {
             qpn: qp.qpn(),
             psn,
