@@ -51,12 +51,12 @@ pub fn program(seed: u64) -> Program {
     let mut ops = Vec::new();
     let span = d.of(&[100_000, 400_000, 2_000_000]);
     let (posts, mistakes) = (d.from(40, 340), d.percent(30));
-    let windows = d.percent(38);
+    let windows = d.percent(40);
     memory(&mut d, &mut ops, mistakes);
     if mistakes && d.percent(25) {
         (setup.forge0, setup.forge1) = (d.below(9000), d.below(9000));
     }
-    if d.percent(if windows { 80 } else { 20 }) {
+    if d.percent(if windows { 88 } else { 42 }) {
         let invalidates = [rc::SEND_LAST_INVALIDATE, rc::SEND_ONLY_INVALIDATE];
         let rare = [
             rc::FLUSH,
@@ -67,6 +67,7 @@ pub fn program(seed: u64) -> Program {
             rc::WRITE_LAST,
             rc::WRITE_ONLY_IMM,
             rc::READ_RESPONSE_FIRST,
+            rc::READ_RESPONSE_MIDDLE,
             rc::READ_RESPONSE_LAST,
         ];
         let aim = if windows {
