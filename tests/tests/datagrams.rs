@@ -252,17 +252,11 @@ async fn multicast(group: &str, [local_a, local_b]: [&str; 2], pair: &Pair) {
         at_b.push(End::open(&b, local_b).await);
     }
     let alone = at_b.pop().expect("four");
-    let refused = |node: &Node| -> u64 {
-        let queues = (0..2).filter_map(|queue| node.maps().queue_counters.load(queue));
-        queues
-            .map(|xdp| xdp.reasons[rocexdp_common::maps::Reason::UnknownGroup as usize])
-            .sum()
-    };
     let to_group = HandleAttr::new(address(local_a), group);
     at_a.send(&a, to_group, MULTICAST_QPN, QKEY, b"nobody")
         .await;
     eventually("nobody is in it, counted so", LIMIT, || {
-        (refused(&b) == 1).then_some(())
+        (to_no_group_of(&b) == 1).then_some(())
     });
     for end in &at_b {
         end.qp.join(group).await.expect("joining");
@@ -288,7 +282,7 @@ async fn multicast(group: &str, [local_a, local_b]: [&str; 2], pair: &Pair) {
         assert_eq!(end.message(&got).1, b"all");
     }
     assert!(alone.qp.try_completion().is_none());
-    let before = refused(&b);
+    let before = to_no_group_of(&b);
     at_b[0].qp.leave(group);
     at_b[1].qp.leave(group);
     // As the third did, by ending.
@@ -299,7 +293,7 @@ async fn multicast(group: &str, [local_a, local_b]: [&str; 2], pair: &Pair) {
     at_a.send(&a, to_group, MULTICAST_QPN, QKEY, b"nobody")
         .await;
     eventually("nobody is left", LIMIT, || {
-        (refused(&b) == before + 1).then_some(())
+        (to_no_group_of(&b) == before + 1).then_some(())
     });
     assert!(at_b.iter().all(|end| end.qp.try_completion().is_none()));
     let error = alone.qp.join(address(local_b)).await.expect_err("no group");
@@ -312,6 +306,87 @@ fn each_qp_of_a_group_gets_its_copy_and_nobody_else_does() {
     let pair = Pair::up(2);
     runtime().block_on(multicast("239.7.8.9", [A, B], &pair));
     runtime().block_on(multicast("ff15::7:8:9", [A6, B6], &pair));
+}
+
+/// Packets to groups that no QP of the node is in.
+fn to_no_group_of(node: &Node) -> u64 {
+    let queues = (0..node.maps().queues).filter_map(|queue| node.maps().queue_counters.load(queue));
+    queues
+        .map(|xdp| xdp.reasons[rocexdp_common::maps::Reason::UnknownGroup as usize])
+        .sum()
+}
+
+/// Polls it once; whether it is ready.
+async fn poll_once<F: Future>(mut work: std::pin::Pin<&mut F>) -> bool {
+    std::future::poll_fn(|cx| std::task::Poll::Ready(work.as_mut().poll(cx).is_ready())).await
+}
+
+#[test]
+#[ignore = "needs root: run by cargo xtask test"]
+fn hosts_that_are_not_there_hold_up_no_other() {
+    let pair = Pair::up(1);
+    let (a, _b) = (pair.node("a"), pair.node("b"));
+    let way = |host: u8| {
+        let peer = IpAddr::from([10, 79, 0, host]);
+        a.address_handle(HandleAttr::new(address(A), peer))
+    };
+    runtime().block_on(async {
+        let mut nobody: Vec<_> = (100..140).map(|host| Box::pin(way(host))).collect();
+        for one in &mut nobody {
+            assert!(!poll_once(one.as_mut()).await);
+        }
+        let first = nobody.swap_remove(0);
+        // Some give up.
+        nobody.truncate(20);
+        tokio::select! {
+            biased;
+            error = first => panic!("an answer before that of who is there: {error:?}"),
+            way = within("way", way(2)) => drop(way.expect("a way")),
+        }
+        for one in nobody {
+            let error = within("answer", one).await.expect_err("nobody is there");
+            assert!(format!("{error:#}").contains("10.79.0.1"), "{error:#}");
+        }
+    });
+}
+
+#[test]
+#[ignore = "needs root: run by cargo xtask test"]
+fn a_group_that_was_given_up_halfway_is_not_joined_and_can_be() {
+    let pair = Pair::up(1);
+    let (a, b) = (pair.node("a"), pair.node("b"));
+    let group = address("239.7.8.10");
+    let [from_a, from_b] = [A, B].map(|local| HandleAttr::new(address(local), group));
+    runtime().block_on(async {
+        let (at_a, at_b) = (End::open(&a, A).await, End::open(&b, B).await);
+        for turns in 1..6 {
+            let mut join = Box::pin(at_a.qp.join(group));
+            let mut joined = false;
+            for _ in 0..turns {
+                if !joined {
+                    joined = poll_once(join.as_mut()).await;
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+            }
+            drop(join);
+            if joined {
+                at_a.qp.leave(group);
+            }
+        }
+        within("end of the membership", async {
+            while to_no_group_of(&a) == 0 {
+                at_b.send(&b, from_b, MULTICAST_QPN, QKEY, b"nobody").await;
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        })
+        .await;
+        while at_a.qp.try_completion().is_some() {}
+        at_a.send(&a, from_a, MULTICAST_QPN, QKEY, b"nobody").await;
+        within("join", at_a.qp.join(group)).await.expect("joining");
+        at_a.send(&a, from_a, MULTICAST_QPN, QKEY, b"me").await;
+        let got = within("own copy", at_a.qp.completion()).await;
+        assert_eq!(at_a.message(&got).1, b"me");
+    });
 }
 
 async fn mad(gsi: &Gsi) -> Box<ReceivedMad> {

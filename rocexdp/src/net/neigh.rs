@@ -144,6 +144,24 @@ impl Route {
         })
     }
 
+    /// The next hop's Ethernet address, if the kernel knows it; has it verified, then.
+    ///
+    /// # Errors
+    /// A netlink failure.
+    pub fn known(&self) -> Result<Option<Mac>, Error> {
+        let known = Neighbour::get(self.interface, self.next_hop)?;
+        let Some((known, mac)) = known.and_then(|known| known.usable().map(|mac| (known, mac)))
+        else {
+            return Ok(None);
+        };
+        if known.state != NeighbourState::Permanent && known.state != NeighbourState::Noarp {
+            let failed =
+                |error| Error::Interface(self.name.clone(), "resolving a neighbour", error);
+            Neighbour::refresh(self.interface, self.next_hop).map_err(failed)?;
+        }
+        Ok(Some(mac))
+    }
+
     /// The next hop's Ethernet address, waiting for at most `timeout` while the kernel asks for it.
     ///
     /// # Errors
@@ -153,12 +171,7 @@ impl Route {
         let failed = |error| Error::Interface(self.name.clone(), "resolving a neighbour", error);
         // Before asking, so that no change is missed.
         let mut watch = Watch::open().map_err(failed)?;
-        if let Some(known) = Neighbour::get(self.interface, self.next_hop)?
-            && let Some(mac) = known.usable()
-        {
-            if known.state != NeighbourState::Permanent && known.state != NeighbourState::Noarp {
-                Neighbour::refresh(self.interface, self.next_hop).map_err(failed)?;
-            }
+        if let Some(mac) = self.known()? {
             return Ok(mac);
         }
         Neighbour::refresh(self.interface, self.next_hop).map_err(failed)?;

@@ -113,33 +113,29 @@ impl RawQp {
         if !group.is_multicast() {
             bail!("{group} is no multicast group");
         }
+        let gid = gid_of(group);
+        let joining = || format!("QP {qpn} joining {group} on {}", shared.iface);
+        // One at a time, so that what one takes back is not another's.
+        let _one = self.joining.lock().await;
         if self.groups().contains(&group) {
             return Ok(());
         }
-        let gid = gid_of(group);
-        let joining = || format!("QP {qpn} joining {group} on {}", shared.iface);
-        shared
-            .engine
-            .call(self.slot, move |core, _| {
-                core.endpoint.attach_mcast(qpn, gid)
-            })
-            .await?
-            .with_context(joining)?;
+        let mut undo = Joining {
+            qp: self,
+            group,
+            so_far: SoFar::Attaching,
+        };
         let worker = worker_of(self.slot, shared.engine.workers());
+        let attached = shared.engine.call(self.slot, move |core, _| {
+            core.endpoint.attach_mcast(qpn, gid)
+        });
+        attached.await?.with_context(joining)?;
         shared.engine.groups().join(gid, worker);
-        let joined = self.resolver.join(group).await;
-        // Another task may have been as fast.
-        let new = joined.is_ok() && self.groups().insert(group);
-        if !new {
-            shared.engine.groups().leave(&gid, worker);
-            match joined {
-                Ok(()) => self.resolver.leave(group),
-                Err(error) => {
-                    self.detach(gid);
-                    return Err(error).with_context(joining);
-                }
-            }
-        }
+        undo.so_far = SoFar::Attached;
+        let joined = self.resolver.join(group, qpn).await;
+        joined.with_context(joining)?;
+        self.groups().insert(group);
+        undo.so_far = SoFar::Joined;
         Ok(())
     }
 
@@ -159,7 +155,7 @@ impl RawQp {
 
     fn left(&self, group: IpAddr) {
         let gid = gid_of(group);
-        self.resolver.leave(group);
+        self.resolver.leave(group, self.qpn());
         self.detach(gid);
         let engine = &self.shared.engine;
         engine
@@ -178,5 +174,30 @@ impl RawQp {
 
     fn groups(&self) -> MutexGuard<'_, BTreeSet<IpAddr>> {
         self.groups.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A group that is being joined. Dropped before it is, also with the future that does it, all is as before.
+struct Joining<'a> {
+    qp: &'a RawQp,
+    group: IpAddr,
+    so_far: SoFar,
+}
+
+enum SoFar {
+    /// The engine may know of it.
+    Attaching,
+    /// It does, and the kernel may.
+    Attached,
+    Joined,
+}
+
+impl Drop for Joining<'_> {
+    fn drop(&mut self) {
+        match self.so_far {
+            SoFar::Attaching => self.qp.detach(gid_of(self.group)),
+            SoFar::Attached => self.qp.left(self.group),
+            SoFar::Joined => {}
+        }
     }
 }

@@ -7,7 +7,7 @@
 //! Must not: know QPs.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     net::{IpAddr, Ipv4Addr},
     os::fd::OwnedFd,
     sync::{Arc, Mutex, PoisonError},
@@ -15,7 +15,7 @@ use std::{
 
 use anyhow::{Context as _, Result};
 use rocexdp_common::maps::{MULTICAST_QPN, QpConfig, local_addr};
-use rocexdp_proto::Transport;
+use rocexdp_proto::{Transport, ids::Qpn};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with, sockopt};
 
 use super::Shared;
@@ -35,7 +35,7 @@ pub(super) struct Groups {
 }
 
 struct Membership {
-    users: usize,
+    users: HashSet<Qpn>,
     _socket: OwnedFd,
 }
 
@@ -70,10 +70,10 @@ impl Groups {
         }
     }
 
-    /// One more QP is in the group. To be called in the interface's network namespace.
-    pub(super) fn join(&mut self, group: IpAddr) -> Result<()> {
+    /// This QP is in the group. To be called in the interface's network namespace.
+    pub(super) fn join(&mut self, group: IpAddr, user: Qpn) -> Result<()> {
         if let Some(membership) = self.held.get_mut(&group) {
-            membership.users += 1;
+            membership.users.insert(user);
             return Ok(());
         }
         let iface = &self.iface;
@@ -94,20 +94,19 @@ impl Groups {
             },
         );
         let membership = Membership {
-            users: 1,
+            users: HashSet::from([user]),
             _socket: socket,
         };
         self.held.insert(group, membership);
         Ok(())
     }
 
-    /// One QP less is.
-    pub(super) fn leave(&mut self, group: IpAddr) {
+    /// It no longer is.
+    pub(super) fn leave(&mut self, group: IpAddr, user: Qpn) {
         let Some(membership) = self.held.get_mut(&group) else {
             return;
         };
-        membership.users = membership.users.saturating_sub(1);
-        if membership.users == 0 {
+        if membership.users.remove(&user) && membership.users.is_empty() {
             self.held.remove(&group);
             self.control().remove_address(gid_of(group));
         }

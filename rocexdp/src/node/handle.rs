@@ -24,7 +24,7 @@ use rocexdp_proto::{
 
 use super::{
     DEFAULT_HOP_LIMIT, Shared,
-    net::{Resolver, User},
+    resolve::{Resolver, User},
 };
 use crate::{
     loader::{address_of, gid_of, mtu_needed},
@@ -137,6 +137,20 @@ impl Way {
     }
 }
 
+/// A next hop that is kept alive for a handle to be.
+struct Hold<'a> {
+    resolver: &'a Resolver,
+    user: Option<User>,
+}
+
+impl Drop for Hold<'_> {
+    fn drop(&mut self) {
+        if let Some(user) = self.user.take() {
+            self.resolver.forget(user);
+        }
+    }
+}
+
 impl Drop for Way {
     fn drop(&mut self) {
         self.ways.lock().remove(&self.id);
@@ -166,6 +180,11 @@ impl AddressHandle {
             );
         }
         let id = ways.next.fetch_add(1, Ordering::Relaxed);
+        // Forgotten again unless a handle comes of it; also if this future is dropped.
+        let mut hold = Hold {
+            resolver,
+            user: Some(User::Handle(id)),
+        };
         let way = resolver.resolve(local, peer, User::Handle(id)).await?;
         let handle = verbs::AddressHandle::new(Path {
             src_mac: shared.mac,
@@ -190,7 +209,8 @@ impl AddressHandle {
                 mtu_needed(PathMtu::Mtu256)
             )
         });
-        let (handle, path_mtu) = made.inspect_err(|_| resolver.forget(User::Handle(id)))?;
+        let (handle, path_mtu) = made?;
+        hold.user = None;
         let way = Arc::new(Way {
             attr,
             id,

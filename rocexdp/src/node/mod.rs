@@ -13,6 +13,7 @@ mod memory;
 mod net;
 mod qp;
 mod refusals;
+mod resolve;
 mod slots;
 
 use std::{

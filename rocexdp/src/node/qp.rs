@@ -21,7 +21,7 @@ use tokio::sync::Notify;
 
 use super::{
     ConnectAttr, QpSpec, Shared,
-    net::{Resolver, User},
+    resolve::{Resolver, User},
     slots::RESERVED,
 };
 use crate::loader::{gid_of, mtu_needed};
@@ -37,6 +37,8 @@ pub struct RawQp {
     pub(super) transport: Transport,
     /// UD: the multicast groups that it is in.
     pub(super) groups: Mutex<BTreeSet<IpAddr>>,
+    /// Held while it joins one.
+    pub(super) joining: tokio::sync::Mutex<()>,
 }
 
 /// A queue pair with a completion queue of its own.
@@ -204,6 +206,7 @@ impl RawQp {
             psn: spec.psn.unwrap_or_else(|| Psn::new(rand::rng().random())),
             transport,
             groups: Mutex::default(),
+            joining: tokio::sync::Mutex::default(),
         })
     }
 

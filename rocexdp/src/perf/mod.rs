@@ -49,8 +49,8 @@ fn test(plan: Plan, cancel: &Arc<Cancel>) -> anyhow::Result<()> {
     } else {
         bandwidth_test(&mut session, &mut rows)
     };
-    let retransmitted = session.retransmitted()?;
     done.with_context(|| name.to_owned())?;
+    let retransmitted = session.retransmitted()?;
     if json {
         return out::json(&Outcome::new(&session, rows, retransmitted));
     }

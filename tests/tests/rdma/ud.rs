@@ -12,7 +12,8 @@ const PLACE: u64 = 2048;
 
 struct End {
     device: Device,
-    cq: CompletionQueue,
+    sent: CompletionQueue,
+    received: CompletionQueue,
     memory: rocexdp::rdma::Region<rocexdp::rdma::ReadWrite>,
     qp: QueuePair<Ud, Open>,
 }
@@ -21,10 +22,12 @@ impl End {
     /// With eight receive requests, and the same room behind them to send from.
     async fn open(device: &Device, local: IpAddr) -> Self {
         let pd = device.protection_domain().unwrap();
-        let cq = CompletionQueue::new(64);
+        // Of their own: a message may come before a request of ours completes.
+        let (sent, received) = (CompletionQueue::new(64), CompletionQueue::new(64));
         let memory = Buffer::map(9 * PLACE as usize).unwrap();
         let memory = pd.register(memory, Access::NONE).unwrap();
-        let qp = pd.queue_pair_of::<Ud>(&cq).build().unwrap();
+        let qp = pd.queue_pair_of::<Ud>(&sent);
+        let qp = qp.recv_cq(&received).build().unwrap();
         for place in 0..8 {
             let into = memory.slice(place * PLACE..(place + 1) * PLACE).unwrap();
             qp.post_recv(place, into).unwrap();
@@ -32,7 +35,8 @@ impl End {
         let qp = qp.open(local, QKEY).await.unwrap();
         Self {
             device: device.clone(),
-            cq,
+            sent,
+            received,
             memory,
             qp,
         }
@@ -47,12 +51,12 @@ impl End {
             .unwrap();
         let request = Wr::send(data).immediate(5).id(100);
         self.qp.post(request, &way.to(qpn, QKEY)).unwrap();
-        assert_eq!(done(&self.cq).await.id, 100);
+        assert_eq!(done(&self.sent).await.id, 100);
     }
 
     /// The next message: from where, of which queue pair, and its bytes.
     async fn receive(&self) -> (Origin, Qpn, Vec<u8>) {
-        let done = done(&self.cq).await;
+        let done = done(&self.received).await;
         assert_eq!((done.opcode, done.imm), (CqeOpcode::Recv, Some(5)));
         let at = done.id * PLACE;
         let origin = Origin::read(&self.memory, at).unwrap();
@@ -116,7 +120,7 @@ fn datagrams_find_their_way_and_back_and_groups_reach_all() {
                     // Until a is in it.
                     end.send(HandleAttr::new(local, group), Qpn::new(0), HELLO)
                         .await;
-                    let wait = Duration::from_millis(100);
+                    let wait = Duration::from_millis(300);
                     let heard = tokio::time::timeout(wait, end.receive_other(HELLO));
                     if let Ok(answer) = heard.await {
                         break answer;
