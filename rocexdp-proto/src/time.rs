@@ -7,38 +7,55 @@
 //! Must not: read a clock, sleep, or convert to wall-clock time.
 
 use core::fmt;
+use core::num::NonZeroU64;
 use core::ops::{Add, Sub};
 use core::str::FromStr;
 use core::time::Duration;
 
 /// A point in time: whole nanoseconds since the driver's zero.
 ///
-/// 2^64 ns are 584 years, so the end is never met in practice; [`Timestamp::MAX`] serves as "never".
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Timestamp(u64);
+/// 2^64 ns are 584 years, so the end is never met in practice; [`Timestamp::MAX`] serves as "never". An `Option` of it takes no more
+/// room: an idle QP holds several.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Timestamp(
+    /// Nanoseconds and one.
+    NonZeroU64,
+);
+
+impl Default for Timestamp {
+    fn default() -> Self {
+        Self::ZERO
+    }
+}
+
+impl fmt::Debug for Timestamp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Timestamp").field(&self.as_nanos()).finish()
+    }
+}
 
 impl Timestamp {
     /// The driver's zero.
-    pub const ZERO: Self = Self(0);
+    pub const ZERO: Self = Self(NonZeroU64::MIN);
     /// Later than every time that occurs: "never".
-    pub const MAX: Self = Self(u64::MAX);
+    pub const MAX: Self = Self(NonZeroU64::MAX);
 
-    /// The point `ns` nanoseconds after zero.
+    /// The point `ns` nanoseconds after zero, at most [`Timestamp::MAX`].
     #[must_use]
     pub const fn from_nanos(ns: u64) -> Self {
-        Self(ns)
+        Self(NonZeroU64::MIN.saturating_add(ns))
     }
 
     /// The point `us` microseconds after zero, [`Timestamp::MAX`] if that is out of range.
     #[must_use]
     pub const fn from_micros(us: u64) -> Self {
-        Self(us.saturating_mul(1_000))
+        Self::from_nanos(us.saturating_mul(1_000))
     }
 
     /// Nanoseconds since zero.
     #[must_use]
     pub const fn as_nanos(self) -> u64 {
-        self.0
+        self.0.get() - 1
     }
 
     /// `self + d`, or `None` past the end.
@@ -57,13 +74,13 @@ impl Timestamp {
     /// `self - d`, at least [`Timestamp::ZERO`].
     #[must_use]
     pub fn saturating_sub(self, d: Duration) -> Self {
-        Self(self.0.saturating_sub(nanos(d)))
+        Self::from_nanos(self.as_nanos().saturating_sub(nanos(d)))
     }
 
     /// Time passed since `earlier`; zero if `earlier` is later than `self`.
     #[must_use]
     pub const fn saturating_since(self, earlier: Self) -> Duration {
-        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+        Duration::from_nanos(self.as_nanos().saturating_sub(earlier.as_nanos()))
     }
 }
 
@@ -91,8 +108,8 @@ impl fmt::Display for Timestamp {
         write!(
             f,
             "{}.{:09}s",
-            self.0 / 1_000_000_000,
-            self.0 % 1_000_000_000
+            self.as_nanos() / 1_000_000_000,
+            self.as_nanos() % 1_000_000_000
         )
     }
 }

@@ -143,11 +143,6 @@ pub(crate) struct SendState {
     pub(crate) selective: Option<Box<Sender>>,
     /// And those of the answers that have come.
     pub(crate) answers: Option<Box<Receiver>>,
-    /// Selective repeat: packets before this one have been carried out by the peer.
-    pub(crate) executed: u64,
-    /// Selective repeat: since when the oldest packet waits for the peer, which has it, and how often it was asked for since.
-    pub(crate) waits_since: Timestamp,
-    pub(crate) asked_again: u32,
     /// Number of the packet sent last.
     pub(crate) latest: u64,
     /// No packet from this number on leaves: its request has failed here, and waits for those before it.
@@ -190,9 +185,6 @@ impl SendState {
             rc_read_chunk: read_chunk,
             selective: None,
             answers: None,
-            executed: 0,
-            waits_since: Timestamp::ZERO,
-            asked_again: 0,
             latest: 0,
             stop: u64::MAX,
         }
@@ -236,7 +228,6 @@ impl SendState {
         self.start = self.psn(self.high);
         (self.selective, self.answers) = (None, None);
         self.read_chunk = self.rc_read_chunk;
-        (self.executed, self.asked_again) = (0, 0);
         self.latest = 0;
         self.stop = u64::MAX;
         self.wqes.clear();
@@ -370,13 +361,15 @@ impl SendState {
             } else {
                 sr.has_arrived(self.una)
             };
-        let patience = sr.patience(self.asked_again).filter(|_| waits)?;
-        Some(self.waits_since.saturating_add(patience))
+        let patience = sr.patience(sr.asked_again).filter(|_| waits)?;
+        Some(sr.waits_since.saturating_add(patience))
     }
 
     /// Something was heard of the oldest packet.
     pub(crate) fn waits_from(&mut self, now: Timestamp) {
-        (self.waits_since, self.asked_again) = (now, 0);
+        if let Some(sr) = &mut self.selective {
+            (sr.waits_since, sr.asked_again) = (now, 0);
+        }
     }
 
     /// Whether selective repeat has arrivals of answers to tell of.
@@ -413,10 +406,14 @@ impl SendState {
 
     /// Selective repeat: up to where everything is answered, when packets before `executed` are known to be carried out.
     pub(crate) fn answered_up_to(&mut self, executed: u64) -> u64 {
-        self.executed = self.executed.max(executed.min(self.high));
+        let mut known = executed.min(self.high);
+        if let Some(sr) = &mut self.selective {
+            sr.executed = sr.executed.max(known);
+            known = sr.executed;
+        }
         match self.unanswered() {
-            Some(missing) => self.executed.min(missing),
-            None => self.executed,
+            Some(missing) => known.min(missing),
+            None => known,
         }
     }
 
@@ -499,9 +496,9 @@ impl SendState {
 
     /// Selective repeat: asks again for the oldest packet, which the peer has: for the rest of a READ from there.
     pub(crate) fn ask_for_oldest(&mut self, now: Timestamp) {
-        self.waits_since = now;
-        self.asked_again = self.asked_again.saturating_add(1);
         if let Some(sr) = &mut self.selective {
+            sr.waits_since = now;
+            sr.asked_again = sr.asked_again.saturating_add(1);
             sr.again(self.una);
         }
     }

@@ -84,7 +84,7 @@ fn transmissions(
     let news = sr.sack(sack, covered, now).ok_or(ghost)?;
     if sr.has_arrived(s.una) && !had {
         // From now on its answer is waited for. How often it was asked for again stays: an answer may never come.
-        s.waits_since = now;
+        sr.waits_since = now;
     }
     if news.arrived {
         s.heard(now);

@@ -272,10 +272,10 @@ fn owed(s: &mut RecvState) -> Option<Answer> {
         Owed::Nothing if tells(s) => Owed::Ack(None),
         owed => owed,
     };
-    let (path, serial) = s.refused;
     let sack = s.selective.as_mut().and_then(|sr| match owed {
         // It names the transmission that is refused, so that it can't be taken for news of a later one.
         Owed::NotReady => {
+            let (path, serial) = sr.refused;
             let sack = sr.arrivals.take_of(path);
             sack.map(|sack| Sack {
                 mark: serial,

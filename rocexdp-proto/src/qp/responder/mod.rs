@@ -81,8 +81,6 @@ pub(crate) struct RecvState {
     pub(crate) selective: Option<Box<Receiver>>,
     /// And its books of our answers.
     pub(crate) answers: Option<Box<Answers>>,
-    /// The transmission that the answer which is owed refuses: path, and low bits of the serial.
-    refused: (u8, u32),
     /// PSN of the packet that [`answer`] gave last.
     answered: Psn,
     /// Attributes.
@@ -105,7 +103,6 @@ impl Default for RecvState {
             resources: Resources::default(),
             selective: None,
             answers: None,
-            refused: (0, 0),
             answered: Psn::new(0),
             path_mtu: PathMtu::Mtu1024,
             access: Access::NONE,
@@ -334,9 +331,6 @@ fn refuse(
             s.nak_sent = true;
             s.unanswered.asked |= p.bth.ack_req;
             s.owed = Owed::NotReady;
-            if let Some(sreth) = &p.sreth {
-                s.refused = (sreth.path, sreth.serial & 0xff_ffff);
-            }
             Served::Refused(DropReason::ReceiverNotReady)
         }
         Refusal::Fatal {

@@ -101,7 +101,12 @@ fn in_turn(
             }
             Served::Accepted
         }
-        Err(refusal) => refuse(s, cx, p, operation, refusal),
+        Err(refusal) => {
+            if let (Refusal::NotReady, Some(sreth)) = (&refusal, &p.sreth) {
+                sr.refused = (sreth.path, sreth.serial & 0xff_ffff);
+            }
+            refuse(s, cx, p, operation, refusal)
+        }
     }
 }
 

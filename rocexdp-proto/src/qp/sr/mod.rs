@@ -41,6 +41,8 @@ pub(crate) fn first_serial(psn: Psn) -> u32 {
 pub(crate) struct Receiver {
     pub(crate) arrivals: Arrivals,
     pub(crate) reorder: Reorder,
+    /// The transmission that an RNR NAK which is owed refuses: path, and low bits of the serial.
+    pub(crate) refused: (u8, u32),
 }
 
 impl Receiver {
@@ -49,6 +51,7 @@ impl Receiver {
         Self {
             arrivals: Arrivals::new(paths, first_serial(psn)),
             reorder: Reorder::new(limit, budget),
+            refused: (0, 0),
         }
     }
 
@@ -57,6 +60,7 @@ impl Receiver {
         Self {
             arrivals: self.arrivals.other(first_serial(psn)),
             reorder: self.reorder.other(),
+            refused: (0, 0),
         }
     }
 }

@@ -138,6 +138,11 @@ pub(crate) struct Sender {
     turn: usize,
     /// Smoothed round trip and its deviation (RFC 6298).
     rtt: Option<(Duration, Duration)>,
+    /// Packets before this one have been carried out by the peer.
+    pub(crate) executed: u64,
+    /// Since when the oldest packet waits for the peer, which has it, and how often it was asked for since.
+    pub(crate) waits_since: Timestamp,
+    pub(crate) asked_again: u32,
 }
 
 impl Sender {
@@ -158,6 +163,9 @@ impl Sender {
             in_flight: 0,
             turn: 0,
             rtt: None,
+            executed: 0,
+            waits_since: Timestamp::ZERO,
+            asked_again: 0,
         }
     }
 
