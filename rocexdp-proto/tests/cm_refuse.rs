@@ -6,7 +6,8 @@ use common::cm::*;
 use rocexdp_common::mad::CmMessage;
 use rocexdp_proto::Transport;
 use rocexdp_proto::cm::{
-    Accept, CmConfig, CmError, Connect, Event, Ignored, Manager, RejReason, Route,
+    Accept, CmConfig, CmError, Connect, Event, Ignored, Manager, RejReason, Resolve, Route,
+    SidrAnswer, port_space,
 };
 use rocexdp_proto::ids::{PathMtu, Qpn};
 
@@ -292,4 +293,110 @@ fn commands_at_the_wrong_time_or_with_wrong_values_fail_and_change_nothing() {
     active.ready(a, &[]).unwrap();
     let own = RejReason::CONSUMER_DEFINED;
     assert!(active.reject(now, a, own, &[]).is_err_and(state));
+}
+
+#[test]
+fn a_reply_whose_name_was_a_connections_that_has_ended_is_taken_and_a_living_ones_is_not_answered()
+{
+    let again = |end: bool| {
+        let mut w = World::new();
+        let (a, b) = w.connected();
+        if end {
+            w.ends[0].disconnect(w.now, a).unwrap();
+            w.event(0);
+            assert_eq!(w.ends[0].connections(), 1, "timewait");
+        }
+        // B's next connection has the first one's name: its numbers begin anew.
+        w.ends[1] = manager(2);
+        w.ends[1].listen(listen(SERVICE, Transport::Rc)).unwrap();
+        let other = Connect {
+            qpn: Qpn::new(0x12),
+            ..connect()
+        };
+        let now = w.now;
+        let a2 = w.ends[0].connect(now, &other).unwrap();
+        let Event::Request(b2, _) = w.event(1) else {
+            panic!("a request")
+        };
+        assert_eq!(b2, b);
+        let now = w.now;
+        let how = Accept {
+            qpn: Qpn::new(0x23),
+            ..accept()
+        };
+        w.ends[1].accept(now, b2, &how).unwrap();
+        w.settle();
+        (w, a2)
+    };
+    let (mut w, a2) = again(true);
+    assert!(matches!(w.event(0), Event::Reply(id, _) if id == a2));
+    w.ends[0].ready(a2, &[]).unwrap();
+    assert!(matches!(w.event(1), Event::Established(_)));
+    // The end of the first one's timewait does not take the name from the second.
+    while w.pass() {}
+    assert_eq!(w.ends[0].connections(), 1);
+
+    let (mut w, _) = again(false);
+    w.none(0);
+    assert_eq!(w.sent("REJ"), 0);
+    assert_eq!(w.ends[0].counters().ignored(Ignored::Duplicate), 1);
+}
+
+#[test]
+fn datagram_requests_that_there_is_no_room_for_are_not_answered_and_come_again() {
+    let mut w = World::new();
+    let config = CmConfig {
+        max_sidr: 4,
+        ..CmConfig::new(2)
+    };
+    w.ends[1] = Manager::new(config, 2);
+    w.ends[1].listen(listen(DATAGRAMS, Transport::Ud)).unwrap();
+    let ask = |peer| {
+        let route = Route { local: A, peer };
+        let ip = Some(ip(route, port_space::UDP));
+        Resolve {
+            route,
+            service_id: DATAGRAMS,
+            ip,
+            private_data: Vec::new(),
+        }
+    };
+    let mut strangers = Vec::new();
+    for n in 0..4 {
+        let mut stranger = Manager::new(CmConfig::new(9), n);
+        stranger.resolve(w.now, &ask(B)).unwrap();
+        let mad = stranger.poll_transmit().unwrap().mad;
+        let peer = [n as u8 + 1; 16];
+        let from = Route { local: B, peer };
+        w.ends[1].handle_mad(w.now, from, GSI, &mad).unwrap();
+        let Some(Event::Wanted { id, .. }) = w.ends[1].poll_event() else {
+            panic!("a request")
+        };
+        strangers.push(id);
+    }
+    let a = w.ends[0].resolve(w.now, &ask(B)).unwrap();
+    w.settle();
+    w.none(0);
+    w.none(1);
+    assert_eq!(w.sent("SIDR_REP"), 0);
+    assert_eq!(w.ends[1].counters().ignored(Ignored::NoRoom), 1);
+    // One that is answered gives its place to the next copy.
+    let found = SidrAnswer::Found {
+        qpn: Qpn::new(0x77),
+        qkey: 5,
+    };
+    w.ends[1].answer(strangers[2], found, &[]).unwrap();
+    while w.ends[1].poll_transmit().is_some() {}
+    let Event::Wanted { id, .. } = w.event(1) else {
+        panic!("a request")
+    };
+    w.ends[1].answer(id, found, &[]).unwrap();
+    assert!(matches!(w.event(0), Event::Resolved { id, .. } if id == a));
+    assert_eq!(w.sent("SIDR_REQ"), 2);
+    for forgotten in strangers {
+        let known = w.ends[1].answer(forgotten, found, &[]).is_ok();
+        assert_eq!(known, forgotten.route().peer != [3; 16]);
+    }
+    while w.pass() {}
+    assert_eq!(w.ends[1].poll_timeout(), None);
 }

@@ -194,12 +194,15 @@ impl Manager {
             return Err(Ignored::Invalid);
         }
         let life_time = conn.life_time;
-        let used = |index: &std::collections::BTreeMap<_, u32>, name| {
-            index.get(&(route.peer, name)).copied()
-        };
-        let stale = used(&self.by_remote_id, remote)
-            .or_else(|| used(&self.by_remote_qpn, rep.local_qpn.get()));
-        if let Some(other) = stale {
+        // cm_insert_remote_id and cm_insert_remote_qpn: a connection in timewait has neither name any more (cm_remove_remote). A REP
+        // whose name is another connection's is taken for a copy that has gone astray, and not answered; one whose QP is, is stale.
+        let named = self.by_remote_id.get(&(route.peer, remote));
+        let taken = named.and_then(|other| self.conns.get(other));
+        if taken.is_some_and(|other| other.state != State::TimeWait) {
+            return Err(Ignored::Duplicate);
+        }
+        let used = (route.peer, rep.local_qpn.get());
+        if let Some(other) = self.by_remote_qpn.get(&used).copied() {
             self.refuse_reply(route, tid, id, remote, RejReason::STALE_CONN);
             self.remove(id);
             self.tell(Conn::refused(ConnId(id), RejReason::STALE_CONN));

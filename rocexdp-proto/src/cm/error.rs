@@ -79,6 +79,8 @@ ignored! {
     Invalid => "cm_invalid",
     /// A REQ was refused, or a REP: stale, no listener, no room, or an attribute that does not fit.
     Refused => "cm_refused",
+    /// So many SIDR_REQs are remembered that it was not taken, nor answered: its sender asks again.
+    NoRoom => "cm_no_room",
     /// Alternate paths, which RoCE does not have.
     AlternatePath => "cm_alternate_path",
 }

@@ -45,10 +45,12 @@ pub struct CmConfig {
     pub decision: Duration,
     /// Most requests that are not connections yet, of all listeners together.
     pub max_half_open: u32,
+    /// Most SIDR_REQs of peers that are remembered. Of more, the one answered first is forgotten; if none is answered, more are not taken.
+    pub max_sidr: u32,
 }
 
 impl CmConfig {
-    /// Of this device, with the values named above; 60 s to decide, 1024 requests.
+    /// Of this device, with the values named above; 60 s to decide, 1024 requests of either kind.
     #[must_use]
     pub const fn new(ca_guid: u64) -> Self {
         Self {
@@ -60,6 +62,7 @@ impl CmConfig {
             service_time: 22,
             decision: Duration::from_secs(60),
             max_half_open: 1024,
+            max_sidr: 1024,
         }
     }
 }

@@ -4,7 +4,7 @@
 //! while, for copies of its request.
 
 use core::time::Duration;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 pub(super) use rocexdp_common::mad::SidrReq;
 use rocexdp_common::{
@@ -25,8 +25,6 @@ use crate::{ids::Qpn, time::Timestamp};
 
 /// How long a request or its answer is remembered.
 const KEPT: Duration = Duration::from_secs(10);
-/// Most requests of peers that are remembered.
-const MOST: usize = 1024;
 /// `enum ib_cm_sidr_status`.
 const UNSUPPORTED: u8 = 1;
 
@@ -88,17 +86,31 @@ struct Wanted {
     tid: u64,
     service_id: u64,
     answer: Option<Box<MadBytes>>,
+    /// When it is forgotten.
+    end: Timestamp,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct Sidr {
     resolving: BTreeMap<u32, Resolving>,
     wanted: BTreeMap<SidrId, Wanted>,
+    /// Those that were answered, the oldest answer first; of some of them, nothing is remembered any more.
+    answered: VecDeque<SidrId>,
 }
 
 impl Sidr {
     pub(super) fn is_resolving(&self, id: u32) -> bool {
         self.resolving.contains_key(&id)
+    }
+
+    /// Makes room: a copy of the request is a new one then. Which it was, and when its time would have come.
+    fn forget_answered(&mut self) -> Option<(SidrId, Timestamp)> {
+        while let Some(id) = self.answered.pop_front() {
+            if self.wanted.get(&id).is_some_and(|w| w.answer.is_some()) {
+                return self.wanted.remove(&id).map(|w| (id, w.end));
+            }
+        }
+        None
     }
 }
 
@@ -224,23 +236,30 @@ impl Manager {
             .is_some_and(|l| l.what.transport == Transport::Ud);
         let header = req.service_id >> 24 != 1 || req.ip_cm.is_some_and(|ip| ip.version == 0);
         // Known, but not the same: its sender has started anew. The answer would be another's.
-        let room = self.sidr.wanted.len() < MOST && !self.sidr.wanted.contains_key(&id);
-        if !(listened && header && room) {
+        let anew = self.sidr.wanted.contains_key(&id);
+        if !(listened && header) || anew {
             let message = sidr_rep(id, req.service_id, SidrAnswer::Refused(UNSUPPORTED));
             if let Ok(mad) = build(tid, &message, &[]) {
                 self.send(route, mad);
             }
             return Err(Ignored::Refused);
         }
+        // An answer would be final for the peer, which asks again without one: by then there may be room.
+        if self.sidr.wanted.len() >= self.config.max_sidr as usize {
+            let (forgotten, end) = self.sidr.forget_answered().ok_or(Ignored::NoRoom)?;
+            self.remove_timer(end, Timer::Wanted(forgotten));
+        }
+        let end = now.saturating_add(KEPT);
         self.sidr.wanted.insert(
             id,
             Wanted {
                 tid,
                 service_id: req.service_id,
                 answer: None,
+                end,
             },
         );
-        self.add_timer(now.saturating_add(KEPT), Timer::Wanted(id));
+        self.add_timer(end, Timer::Wanted(id));
         self.tell(Event::Wanted {
             id,
             service_id: req.service_id,
@@ -269,12 +288,19 @@ impl Manager {
         let message = sidr_rep(id, wanted.service_id, how);
         let mad = build(wanted.tid, &message, private_data)?;
         wanted.answer = Some(mad.clone());
+        self.sidr.answered.push_back(id);
         self.send(id.route, mad);
         Ok(())
     }
 
     pub(super) fn wanted_expired(&mut self, id: SidrId) {
-        self.sidr.wanted.remove(&id);
+        let Sidr {
+            wanted, answered, ..
+        } = &mut self.sidr;
+        wanted.remove(&id);
+        while answered.front().is_some_and(|id| !wanted.contains_key(id)) {
+            answered.pop_front();
+        }
     }
 }
 

@@ -218,6 +218,7 @@ impl Target {
     pub fn new() -> Self {
         let config = CmConfig {
             max_half_open: 6,
+            max_sidr: 3,
             ..CmConfig::new(2)
         };
         let mut manager = Manager::new(config, 7);
@@ -362,7 +363,9 @@ impl Target {
                         qpn: Qpn::new(7),
                         qkey: 1,
                     };
-                    self.manager.answer(id, found, &[]).unwrap();
+                    if self.seen.get("wanted").is_some_and(|n| n % 2 == 0) {
+                        self.manager.answer(id, found, &[]).unwrap();
+                    }
                     "wanted"
                 }
                 Event::Reply(..) => "reply",
