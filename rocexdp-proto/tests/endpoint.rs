@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use common::{Craft, LONG, outcomes, pattern, recv_wr, send_wr, target, write_op};
 use rocexdp_common::headers::Syndrome;
-use rocexdp_common::opcode::rc;
+use rocexdp_common::opcode::{CNP, rc};
 use rocexdp_proto::drive::{FrameIo, step};
 use rocexdp_proto::ids::{CqNum, PathMtu, Pd, Psn, Qpn, WrId, gid_from_ipv4};
 use rocexdp_proto::mem::{Access, Region};
@@ -434,6 +434,13 @@ fn the_first_packet_in_rtr_is_reported_and_answered() {
     for to in [QpTransition::Reset, INIT, QpTransition::Rtr(attr)] {
         end.endpoint.modify_qp(NOW, QPNS[1], to).unwrap();
     }
+    // A CNP says nothing of the peer.
+    let cnp = Craft::new(0, CNP, Psn::new(0)).payload(&[0; 16]);
+    pair.inject(1, cnp.frame(&config, 0));
+    assert!(pair.run(LONG));
+    let stats = pair.ends[1].endpoint.qp_info(QPNS[1]).unwrap().stats;
+    assert_eq!(stats.rx_accepted, 1);
+    assert!(pair.ends[1].events.is_empty());
     let inbox = Bytes::filled(64, 0);
     pair.post_recv(1, recv_wr(3, &inbox, 64)).unwrap();
     pair.post_send(0, send_wr(1, SendOp::Send, &Bytes::of(pattern(64, 1)), 64))

@@ -5,7 +5,7 @@ mod common;
 use std::sync::Arc;
 
 use common::{LONG, outcomes, pattern, replace_qp};
-use rocexdp_proto::ids::{Pd, RKey, WrId};
+use rocexdp_proto::ids::{Pd, Qpn, RKey, WrId};
 use rocexdp_proto::mem::{Access, Region, RegionError, SgList, Window, WindowKind};
 use rocexdp_proto::verbs::{CqeOpcode, RecvWr, Segment, SendOp, SendWr, Status};
 use rocexdp_proto::{CreateQp, QpTransition, VerbsError};
@@ -180,6 +180,32 @@ fn a_window_gives_no_more_rights_than_it_was_bound_with() {
     let key = s.window.rkey();
     assert_eq!(s.read(key, VA), Status::Success);
     assert_eq!(s.write(key, VA), Status::RemAccessErr);
+}
+
+#[test]
+fn a_region_of_one_qp_is_not_opened_to_another_by_a_window() {
+    let other = Qpn::new(0x7_7777);
+    for (kind, only, fits) in [
+        (WindowKind::Type1, other, false),
+        (WindowKind::Type1, QPNS[1], false),
+        (WindowKind::Type2, other, false),
+        (WindowKind::Type2, QPNS[1], true),
+    ] {
+        let mut s = Scene::new(kind, BINDABLE);
+        let region = s.region.rkey();
+        assert!(s.pair.ends[1].endpoint.bind_region(region, Some(only)));
+        if fits {
+            s.bind();
+            let key = s.window.rkey();
+            assert_eq!(s.read(key, VA + 64), Status::Success);
+            continue;
+        }
+        let op = s.op();
+        s.refused(op);
+        // The restriction was why.
+        assert!(s.pair.ends[1].endpoint.bind_region(region, None));
+        s.bind();
+    }
 }
 
 #[test]
@@ -415,7 +441,7 @@ fn a_type_2_window_is_reached_over_its_own_qp_only() {
     let mut s = Scene::new(WindowKind::Type2, BINDABLE);
     // Another QP of the same endpoint binds it: over the peer's QP it is out of reach.
     let cq = Arc::new(rocexdp_proto::verbs::CompletionQueue::new(8));
-    let qpn = rocexdp_proto::ids::Qpn::new(0x77);
+    let qpn = Qpn::new(0x77);
     let config = PairConfig::default();
     let now = s.pair.now();
     let ep = &mut s.pair.ends[1].endpoint;

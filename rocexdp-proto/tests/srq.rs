@@ -47,6 +47,17 @@ fn send(pair: &mut Pair, id: u64) {
 }
 
 #[test]
+fn a_shared_receive_queue_without_room_is_refused_by_name() {
+    let mut ep = Endpoint::new(EndpointConfig::default(), 9);
+    let deep = attr(Pd::default(), 0);
+    let refused = ep.create_srq(&SrqAttr { max_wr: 0, ..deep }).unwrap_err();
+    let (srq, depth, held) = (NUM, 0, 0);
+    assert_eq!(refused, VerbsError::SrqDepth { srq, depth, held });
+    // Nothing has changed: the number is free.
+    ep.create_srq(&SrqAttr { max_wr: 1, ..deep }).unwrap();
+}
+
+#[test]
 fn the_limit_fires_once_when_fewer_requests_are_left_and_again_when_armed_again() {
     let (mut pair, srq) = with_srq(3);
     let inbox = Bytes::filled(64, 0);

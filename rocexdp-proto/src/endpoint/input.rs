@@ -72,8 +72,9 @@ impl Endpoint {
             qp.stats.icrc_errors += u64::from(right.is_err());
             right
         });
+        let cnp = p.bth.opcode.transport() == Transport::Cnp;
         let result = checked.and_then(|()| {
-            if p.bth.opcode.transport() == Transport::Cnp {
+            if cnp {
                 if p.payload.len() != CNP_PAYLOAD || p.bth.pad != 0 {
                     return Err(DropReason::CnpMalformed);
                 }
@@ -105,7 +106,8 @@ impl Endpoint {
         match result {
             Ok(()) => {
                 qp.stats.rx_accepted += 1;
-                if qp.take_established() {
+                // A CNP is the network's answer to what we sent: the peer may have sent nothing of its own yet.
+                if !cnp && qp.take_established() {
                     self.events
                         .push_back(Event::CommunicationEstablished { qpn: qp.qpn });
                 }

@@ -246,6 +246,8 @@ impl Endpoint {
     /// Restricts a region to the peer of one QP: over any other QP its key is refused (NAK remote access), from the next
     /// packet on. `None`: any QP may reach it again, as after registration. False if there is no such region.
     ///
+    /// Only a type 2 window can be bound to it, and only by that QP. Windows that are bound to it already stay as they are.
+    ///
     /// The QP need not exist. The restriction is to its number and outlives it: withdraw the region with the QP.
     pub fn bind_region(&mut self, rkey: RKey, qpn: Option<Qpn>) -> bool {
         self.regions.restrict(rkey, qpn)

@@ -19,7 +19,7 @@ impl Endpoint {
     ///
     /// # Errors
     /// The number is taken, the domain is unknown, or the device allows no more of them, none so deep, or none with so many
-    /// ranges; the limit is larger than the depth.
+    /// ranges; the depth is 0 (drivers/infiniband/sw/rxe/rxe_srq.c `rxe_srq_chk_init`); the limit is larger than the depth.
     pub fn create_srq(&mut self, attr: &SrqAttr) -> Result<Arc<RecvQueue>, VerbsError> {
         self.pds.check(attr.pd)?;
         let limits = &self.config.limits;
@@ -29,6 +29,13 @@ impl Endpoint {
             limits.max_srq,
         )?;
         at_most(MAX_WR, attr.max_wr, limits.max_srq_wr)?;
+        if attr.max_wr == 0 {
+            return Err(VerbsError::SrqDepth {
+                srq: attr.num,
+                depth: 0,
+                held: 0,
+            });
+        }
         at_most(
             "max_srq_sge: the ranges of a receive request",
             attr.max_sge,

@@ -49,6 +49,8 @@ pub(crate) enum KeyError {
     Empty,
     /// The region does not allow it: no MW_BIND, no LOCAL_WRITE for what changes memory, or zero-based.
     RegionAccess,
+    /// The region is restricted to one QP, and the window would open it to another.
+    Restricted,
     /// Not all in the region.
     Range,
     /// The key is a region's, or a type 1 window's: those are not withdrawn so.
@@ -273,9 +275,9 @@ impl RegionTable {
     /// Carries out a bind of QP `qpn`, of protection domain `pd`.
     ///
     /// # Errors
-    /// What the rules of rxe_mw.c `rxe_check_bind_mw` forbid, and two things that rxe does not look at: the region's
-    /// protection domain, and, for type 1, that of the QP and the old key given again, by which peers of the old binding would
-    /// reach the new one.
+    /// What the rules of rxe_mw.c `rxe_check_bind_mw` forbid, and three things that rxe does not look at: the region's
+    /// protection domain; for type 1, that of the QP and the old key given again, by which peers of the old binding would
+    /// reach the new one; and a region that is restricted to one QP, which the window would open to another.
     pub(crate) fn bind_window(
         &mut self,
         pd: Pd,
@@ -310,13 +312,15 @@ impl RegionTable {
         let binding = if bind.len == 0 {
             None
         } else {
-            let region = self
-                .regions
-                .get(&bind.region.0)
-                .map(|known| &known.region)
-                .ok_or(KeyError::NoRegion)?;
+            let known = self.regions.get(&bind.region.0).ok_or(KeyError::NoRegion)?;
+            let region = &known.region;
             if region.pd() != Some(pd) && !mutant!("bind_domain_unchecked") {
                 return Err(KeyError::Pd);
+            }
+            // Any QP of the domain reaches a type 1 window, whichever bound it.
+            let only = |q| q == qpn && window.kind() == WindowKind::Type2;
+            if !known.qpn.is_none_or(only) {
+                return Err(KeyError::Restricted);
             }
             let allowed = region.access();
             if allowed.contains(Access::ZERO_BASED)
