@@ -132,7 +132,6 @@ impl Manager {
             state: State::ReqSent,
             remote_id: 0,
             tid,
-            service_id: ask.service_id,
             passive: false,
             local_qpn: ask.qpn,
             remote_qpn: Qpn::new(0),

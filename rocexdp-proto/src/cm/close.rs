@@ -284,7 +284,8 @@ impl Manager {
                 | State::MraRepReceived
                 | State::DreqSent
         );
-        if repeats && conn.retries > 0 {
+        let over = self.half_open.end(id).is_some_and(|end| end <= now);
+        if repeats && conn.retries > 0 && !over {
             conn.retries -= 1;
             conn.sent += 1;
             let end = now.saturating_add(conn.interval);

@@ -88,7 +88,6 @@ pub(super) struct Conn {
     /// The peer's name of it; 0: not known yet.
     pub(super) remote_id: u32,
     pub(super) tid: u64,
-    pub(super) service_id: u64,
     /// The peer asked.
     pub(super) passive: bool,
     pub(super) local_qpn: Qpn,

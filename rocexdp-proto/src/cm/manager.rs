@@ -17,6 +17,7 @@ use super::{
     conn::{Conn, ConnId, Route, State},
     error::{CmError, Ignored},
     event::Event,
+    half_open::HalfOpen,
     reject::RejReason,
     sidr::{Sidr, SidrId},
 };
@@ -80,12 +81,6 @@ pub struct Listen {
     pub max_half_open: u32,
 }
 
-#[derive(Debug)]
-pub(super) struct Listener {
-    pub(super) what: Listen,
-    pub(super) half_open: u32,
-}
-
 /// What was counted.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct CmCounters {
@@ -95,6 +90,8 @@ pub struct CmCounters {
     pub sent: u64,
     /// Copies, for want of an answer.
     pub resent: u64,
+    /// Requests that were given up for others, for want of room.
+    pub evicted: u64,
     ignored: [u64; Ignored::ALL.len()],
 }
 
@@ -134,14 +131,14 @@ pub struct Manager {
     /// Connections by the peer's name of them, and by its QP.
     pub(super) by_remote_id: BTreeMap<(Gid, u32), u32>,
     pub(super) by_remote_qpn: BTreeMap<(Gid, u32), u32>,
-    pub(super) listeners: BTreeMap<u64, Listener>,
-    half_open: u32,
+    pub(super) listeners: BTreeMap<u64, Listen>,
+    pub(super) half_open: HalfOpen,
     pub(super) sidr: Sidr,
     timers: BTreeSet<(Timestamp, Timer)>,
     timewait: VecDeque<u32>,
     outgoing: VecDeque<Outgoing>,
     events: VecDeque<Event>,
-    counters: CmCounters,
+    pub(super) counters: CmCounters,
 }
 
 impl Manager {
@@ -155,7 +152,7 @@ impl Manager {
             by_remote_id: BTreeMap::new(),
             by_remote_qpn: BTreeMap::new(),
             listeners: BTreeMap::new(),
-            half_open: 0,
+            half_open: HalfOpen::default(),
             sidr: Sidr::default(),
             timers: BTreeSet::new(),
             timewait: VecDeque::new(),
@@ -270,11 +267,7 @@ impl Manager {
         if self.listeners.contains_key(&what.service_id) {
             return Err(CmError::ServiceTaken(what.service_id));
         }
-        // Requests that came while someone listened there before are counted on.
-        let waiting = |c: &&Conn| c.service_id == what.service_id && c.state.half_open();
-        let half_open = self.conns.values().filter(waiting).count() as u32;
-        let listener = Listener { what, half_open };
-        self.listeners.insert(what.service_id, listener);
+        self.listeners.insert(what.service_id, what);
         Ok(())
     }
 
@@ -331,12 +324,6 @@ impl Manager {
         self.conns.len()
     }
 
-    /// Requests that are not connections yet.
-    #[must_use]
-    pub fn half_open(&self) -> u32 {
-        self.half_open
-    }
-
     // What the modules beside use.
 
     pub(super) fn tell(&mut self, event: Event) {
@@ -374,45 +361,18 @@ impl Manager {
         u64::from(self.rng.next_u32()) << 32 | u64::from(id)
     }
 
-    /// Room for one more request of a listener.
-    pub(super) fn has_room(&self, service_id: u64) -> bool {
-        self.half_open < self.config.max_half_open
-            && self
-                .listeners
-                .get(&service_id)
-                .is_some_and(|l| l.half_open < l.what.max_half_open)
-    }
-
     /// Adds a connection under all of its names that are known.
     pub(super) fn insert(&mut self, id: u32, conn: Conn) {
-        let (peer, state, deadline) = (conn.route.peer, conn.state, conn.deadline);
+        let (peer, deadline) = (conn.route.peer, conn.deadline);
         if conn.remote_id != 0 {
             self.by_remote_id.insert((peer, conn.remote_id), id);
         }
         if conn.remote_qpn.get() != 0 {
             self.by_remote_qpn.insert((peer, conn.remote_qpn.get()), id);
         }
-        let service_id = conn.service_id;
         self.conns.insert(id, conn);
         if let Some(at) = deadline {
             self.timers.insert((at, Timer::Conn(id)));
-        }
-        if state.half_open() {
-            self.count_half_open(service_id, true);
-        }
-    }
-
-    fn count_half_open(&mut self, service_id: u64, more: bool) {
-        let step = |n: u32| {
-            if more {
-                n.saturating_add(1)
-            } else {
-                n.saturating_sub(1)
-            }
-        };
-        self.half_open = step(self.half_open);
-        if let Some(listener) = self.listeners.get_mut(&service_id) {
-            listener.half_open = step(listener.half_open);
         }
     }
 
@@ -420,14 +380,13 @@ impl Manager {
         let Some(conn) = self.conns.get_mut(&id) else {
             return;
         };
-        let (before, service_id) = (conn.state, conn.service_id);
         conn.state = state;
-        if before.half_open() != state.half_open() {
-            self.count_half_open(service_id, state.half_open());
+        if !state.half_open() {
+            self.half_open.remove(id);
         }
     }
 
-    /// When it is looked at next; `None`: not by itself.
+    /// When it is looked at next, if it is half open no later than its time ends; `None`: not by itself.
     pub(super) fn set_deadline(&mut self, id: u32, at: Option<Timestamp>) {
         let Some(conn) = self.conns.get_mut(&id) else {
             return;
@@ -435,6 +394,7 @@ impl Manager {
         if let Some(before) = conn.deadline.take() {
             self.timers.remove(&(before, Timer::Conn(id)));
         }
+        let at = at.map(|at| self.half_open.end(id).map_or(at, |end| at.min(end)));
         conn.deadline = at;
         if let Some(at) = at {
             self.timers.insert((at, Timer::Conn(id)));
@@ -456,9 +416,7 @@ impl Manager {
         let Some(conn) = self.conns.remove(&id) else {
             return;
         };
-        if conn.state.half_open() {
-            self.count_half_open(conn.service_id, false);
-        }
+        self.half_open.remove(id);
         let name = (conn.route.peer, conn.remote_id);
         if self.by_remote_id.get(&name) == Some(&id) {
             self.by_remote_id.remove(&name);

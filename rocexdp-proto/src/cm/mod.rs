@@ -27,6 +27,7 @@ mod close;
 mod conn;
 mod error;
 mod event;
+mod half_open;
 mod manager;
 mod passive;
 mod reject;

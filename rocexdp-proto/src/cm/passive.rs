@@ -114,10 +114,10 @@ impl Manager {
         }
         let fits = match self.listeners.get(&req.service_id) {
             None => Err((RejReason::INVALID_SERVICE_ID, Vec::new())),
-            Some(listener) => unfit(req, route, &listener.what).and_then(|mtu| {
-                let room = self.has_room(req.service_id);
+            Some(&listen) => unfit(req, route, &listen).and_then(|mtu| {
+                let room = self.make_room(now, req.service_id, route.peer);
                 let full = (RejReason::NO_RESOURCES, Vec::new());
-                room.then_some((mtu, listener.what.transport)).ok_or(full)
+                room.then_some((mtu, listen.transport)).ok_or(full)
             }),
         };
         let (path_mtu, transport) = match fits {
@@ -136,7 +136,6 @@ impl Manager {
                 state: State::ReqReceived,
                 remote_id: remote,
                 tid,
-                service_id: req.service_id,
                 passive: true,
                 local_qpn: Qpn::new(0),
                 remote_qpn: req.local_qpn,
@@ -150,6 +149,7 @@ impl Manager {
                 max_retries: req.max_cm_retries,
             },
         );
+        self.half_open.add(id, req.service_id, route.peer, now);
         let request = Request {
             route,
             service_id: req.service_id,
@@ -232,6 +232,7 @@ impl Manager {
         conn.last = Some(mad.clone());
         (conn.retries, conn.sent) = (conn.max_retries.min(15), 1);
         let (route, end) = (conn.route, now.saturating_add(conn.interval));
+        self.half_open.accept(id.0, now);
         self.set_state(id.0, State::RepSent);
         self.set_deadline(id.0, Some(end));
         self.send(route, mad);

@@ -233,7 +233,7 @@ impl Manager {
         let listened = self
             .listeners
             .get(&req.service_id)
-            .is_some_and(|l| l.what.transport == Transport::Ud);
+            .is_some_and(|l| l.transport == Transport::Ud);
         let header = req.service_id >> 24 != 1 || req.ip_cm.is_some_and(|ip| ip.version == 0);
         // Known, but not the same: its sender has started anew. The answer would be another's.
         let anew = self.sidr.wanted.contains_key(&id);
