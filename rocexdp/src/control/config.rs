@@ -120,6 +120,10 @@ pub struct RunOptions {
     /// Packets that a QP may have unacknowledged [default: 128]
     #[arg(long, value_name = "PACKETS")]
     pub window: Option<u32>,
+    /// Let the ACK timeout follow the measured round trips, down to this: 1ms, 20ms [default: the connection's own stays]
+    #[arg(long, value_name = "LEAST")]
+    #[serde(deserialize_with = "from_text")]
+    pub adaptive_timeout: Option<Span>,
 
     /// Serve metrics for Prometheus on this address; the port is 47911 unless given
     #[arg(long, value_name = "ADDR[:PORT]")]
@@ -178,6 +182,7 @@ impl RunOptions {
             no_cnp: self.no_cnp || file.no_cnp,
             dscp: self.dscp.or(file.dscp),
             window: self.window.or(file.window),
+            adaptive_timeout: self.adaptive_timeout.or(file.adaptive_timeout),
             metrics: self.metrics.or(file.metrics),
             metrics_top: self.metrics_top.or(file.metrics_top),
         }

@@ -105,6 +105,11 @@ fn transport(options: &RunOptions, config: &mut NodeConfig) -> Result<(), UsageE
         Some(packets) => return usage(format!("--window {packets}: must be 1 to 65536 packets")),
         None => {}
     }
+    let floor = options.adaptive_timeout.map(|span| span.0);
+    if floor.is_some_and(|floor| floor.is_zero()) {
+        return usage("--adaptive-timeout 0: the least timeout must be longer than 0, as in 1ms");
+    }
+    endpoint.adaptive_timeout_floor = floor;
     let mut params = Params {
         rp: endpoint.rp.clone(),
         np: endpoint.np.clone(),
@@ -215,6 +220,7 @@ mod tests {
             ("tx-ring = 131072", "--tx-ring 131072"),
             ("dscp = 64", "--dscp 64"),
             ("window = 0", "--window 0"),
+            ("adaptive-timeout = \"0s\"", "--adaptive-timeout 0"),
             ("[cc]\nrpg_hai = 5", "--cc rpg_hai"),
             ("[cc]\nrpg_gd = \"many\"", "--cc rpg_gd"),
         ] {
