@@ -97,13 +97,13 @@ reasons! {
     ReservedSyndrome => "reserved_syndrome",
     /// Selective repeat: the packet names a path that was not agreed on.
     UnknownPath => "unknown_path",
-    /// Selective repeat: a request further ahead of a missing one than is tracked, or of a former connection.
+    /// Selective repeat: further ahead of a missing packet than is tracked, or of a former connection.
     BeyondWindow => "beyond_window",
-    /// Selective repeat: a request ahead of a missing one, and no room to keep it. It will be sent again.
+    /// Selective repeat: ahead of a missing packet, and no room to keep it. It will be sent again.
     ReorderFull => "reorder_full",
     /// Response to a request that was never made (READ response, atomic acknowledge).
     UnexpectedResponse => "unexpected_response",
-    /// READ response or atomic acknowledge that had been taken before.
+    /// READ response or atomic acknowledge that had been taken before. Selective repeat: the peer is told that it came.
     DuplicateResponse => "duplicate_response",
     /// UC, UD: no receive request was there for the message.
     NoReceive => "no_receive",

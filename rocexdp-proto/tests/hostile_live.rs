@@ -39,6 +39,11 @@ fn any_packet_at_any_time_changes_nothing_that_it_may_not() {
         DropReason::UnexpectedResponse,
         DropReason::DuplicateResponse,
         DropReason::QpState,
+        DropReason::LocalAddress,
+        DropReason::PeerAddress,
+        DropReason::UnknownPath,
+        DropReason::BeyondWindow,
+        DropReason::ReorderFull,
     ] {
         let n = seen.get(reason.name()).copied().unwrap_or(0);
         assert!(n >= 20, "{reason}: only {n}");
@@ -52,6 +57,8 @@ fn any_packet_at_any_time_changes_nothing_that_it_may_not() {
         "UC",
         "UD",
         "shared receive queue",
+        "selective repeat, 1 path",
+        "selective repeat, 4 paths",
     ] {
         let n = seen.get(what).copied().unwrap_or(0);
         assert!(n >= 50, "{what}: only {n}");

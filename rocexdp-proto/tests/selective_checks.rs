@@ -10,6 +10,7 @@ use rocexdp_common::opcode::{Opcode, rc};
 use rocexdp_proto::ids::{PathMtu, WrId};
 use rocexdp_proto::mem::{Access, SgList};
 use rocexdp_proto::verbs::{CqeOpcode, RecvWr, SendOp, Status};
+use rocexdp_proto::wire::RxMeta;
 use rocexdp_proto::{DropReason, SelectiveRepeat};
 use rocexdp_sim::pair::{Bytes, Fate, Pair, PairConfig};
 
@@ -208,4 +209,97 @@ fn a_selective_acknowledgement_with_a_reserved_syndrome_tells_nothing() {
     let drops = pair.ends[0].endpoint.counters().drops;
     assert_eq!(drops[DropReason::ReservedSyndrome.index()], 3);
     assert_eq!(pair.ends[0].endpoint.state_digest(), before);
+}
+
+/// A READ of `len` bytes by end 0, whose answers are lost: what end 1 sent of them.
+fn read_unanswered(pair: &mut Pair, len: usize) -> Vec<Vec<u8>> {
+    let source = Bytes::of(pattern(len, 3));
+    let access = Access::LOCAL_WRITE | Access::REMOTE_READ;
+    let ep = &mut pair.ends[1].endpoint;
+    let region = ep.register_memory(source, 0x10_0000, access).unwrap();
+    pair.script = Some(Box::new(
+        |end, _, _, _| {
+            if end == 1 { Fate::Drop } else { Fate::Pass }
+        },
+    ));
+    pair.capture();
+    let op = SendOp::Read {
+        va: region.va,
+        rkey: region.rkey,
+    };
+    let inbox = Bytes::filled(len, 0);
+    pair.post_send(0, send_wr(1, op, &inbox, len)).unwrap();
+    pair.run(Duration::from_micros(10));
+    let answers = pair.sent.iter().filter(|s| s.end == 1);
+    answers.map(|s| s.frame.clone()).collect()
+}
+
+#[test]
+fn an_acknowledgement_of_what_was_never_sent_tells_nothing_of_answers_either() {
+    let config = config();
+    let mut pair = Pair::new(&config);
+    read_unanswered(&mut pair, 2 * MTU);
+    let before = pair.ends[1].endpoint.state_digest();
+    let first = config.psn[0];
+    let sack = Sack {
+        path: 0,
+        answers: true,
+        mark: first.add(1).get(),
+        highest: first.get() << 8,
+        below: [0; 4],
+    };
+    let mut body = [0; Sack::LEN];
+    sack.emit(&mut body);
+    // End 1 has sent no request.
+    let unsent = config.psn[1].add(1);
+    let last = config.psn[1].sub(1);
+    for (psn, syndrome, reason) in [
+        (unsent, 0x1f, DropReason::GhostAck),
+        (last, 0x64, DropReason::ReservedSyndrome),
+    ] {
+        let mut craft = Craft::new(0, rc::ACKNOWLEDGE.selective(), psn);
+        craft.extensions = [&[syndrome, 0, 0, 0][..], &body[..]].concat();
+        let frame = craft.frame(&config, 0);
+        let now = pair.now();
+        let ep = &mut pair.ends[1].endpoint;
+        let got = ep.handle_frame(now, &RxMeta::default(), &[&frame]);
+        assert_eq!(got, Err(reason));
+        assert_eq!(pair.ends[1].endpoint.state_digest(), before);
+    }
+}
+
+#[test]
+fn an_early_answer_that_there_is_no_room_for_changes_nothing() {
+    let mut config = config();
+    config.endpoint[0].reorder_packets = 0;
+    let mut pair = Pair::new(&config);
+    let answers = read_unanswered(&mut pair, 3 * MTU);
+    let middle = rc::READ_RESPONSE_MIDDLE.selective().0;
+    let early = answers.iter().find(|f| f[42] == middle).unwrap();
+    let before = pair.ends[0].endpoint.state_digest();
+    let now = pair.now();
+    let ep = &mut pair.ends[0].endpoint;
+    let got = ep.handle_frame(now, &RxMeta::default(), &[early]);
+    assert_eq!(got, Err(DropReason::ReorderFull));
+    assert_eq!(pair.ends[0].endpoint.state_digest(), before);
+}
+
+#[test]
+fn a_request_that_came_before_and_is_not_kept_is_not_told_of() {
+    let config = config();
+    let mut pair = Pair::new(&config);
+    read_unanswered(&mut pair, MTU);
+    let before = pair.ends[1].endpoint.state_digest();
+    // The READ's PSN, and other bytes.
+    let other = Reth {
+        va: 0x10_0000,
+        rkey: 1,
+        length: 8,
+    };
+    let frame = packet(&config, rc::READ_REQUEST, 0, 0, Some(other)).frame(&config, 0);
+    let now = pair.now();
+    let ep = &mut pair.ends[1].endpoint;
+    let got = ep.handle_frame(now, &RxMeta::default(), &[&frame]);
+    assert_eq!(got, Err(DropReason::DuplicateUnanswered));
+    assert_eq!(pair.ends[1].endpoint.state_digest(), before);
 }

@@ -15,7 +15,7 @@
 //! `COMPST_ERROR_RETRY`, `COMPST_RNR_RETRY`). Must not: build packets (the requester does) or change the QP's state: it reports
 //! what is fatal.
 
-mod selective;
+pub(super) mod selective;
 
 use rocexdp_common::headers::{Aeth, Syndrome};
 use rocexdp_common::opcode::{Operation, Position};

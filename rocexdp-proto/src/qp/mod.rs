@@ -368,6 +368,10 @@ impl Qp {
     /// An answer to a request of ours; as for [`Qp::request`].
     pub(crate) fn response(&mut self, now: Timestamp, p: &Packet<'_>) -> Result<(), DropReason> {
         if let Some(sack) = p.sack.filter(|sack| sack.answers) {
+            // Before anything of it is believed.
+            if self.state.sends() {
+                completer::selective::check(&self.send, p)?;
+            }
             responder::arrived(&mut self.recv, &sack, now)?;
             if !self.state.sends() {
                 return Ok(());

@@ -4,6 +4,7 @@
 use rocexdp_common::headers::{Aeth, AtomicEth, Feth, FlushRange, Reth, Syndrome};
 use rocexdp_common::opcode::ext;
 use rocexdp_proto::mem::MemoryRegion;
+use rocexdp_proto::wire::Icrc;
 
 use super::choices::Choices;
 
@@ -125,4 +126,42 @@ pub fn damage(frame: &mut Vec<u8>, c: &mut impl Choices) {
     if c.once_in(4) {
         frame.truncate(c.below(frame.len().min(256) as u64) as usize);
     }
+}
+
+/// Changes bytes of the transport's headers, and makes the ICRC right again. Of a frame over IPv4 without options or tags.
+pub fn mutate(frame: &mut [u8], c: &mut impl Choices) {
+    let end = (frame.len() - 4).min(BTH + 12 + 48);
+    for _ in 0..1 + c.below(2) {
+        let at = if c.once_in(4) {
+            // Opcode, pad, AckReq, and the low byte of the PSN.
+            BTH + c.of(&[0, 1, 8, 11])
+        } else {
+            (BTH + 12 + c.below(48) as usize).min(end - 1)
+        };
+        frame[at] = match c.below(4) {
+            0 => frame[at].wrapping_add(1),
+            1 => frame[at].wrapping_sub(1),
+            2 => frame[at] ^ 1 << c.below(8),
+            _ => c.below(256) as u8,
+        };
+    }
+    seal(frame);
+}
+
+/// Comes from, or goes to, another address, with all checksums right: the halves of one are exchanged.
+pub fn elsewhere(frame: &mut [u8], c: &mut impl Choices) {
+    let at = c.of(&[26, 30]);
+    let (front, back) = frame[at..at + 4].split_at_mut(2);
+    front.swap_with_slice(back);
+    seal(frame);
+}
+
+/// Offset of the BTH behind Ethernet, IPv4 and UDP.
+const BTH: usize = 14 + 20 + 8;
+
+fn seal(frame: &mut [u8]) {
+    let end = frame.len() - 4;
+    let mut crc = Icrc::over_headers(&frame[14..BTH + 12], 20).expect("IPv4 and the BTH");
+    crc.update(&frame[BTH + 12..end]);
+    frame[end..].copy_from_slice(&crc.finish());
 }

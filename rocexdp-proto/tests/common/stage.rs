@@ -11,7 +11,12 @@ use rocexdp_sim::pair::{Pair, PairConfig, QPNS};
 
 /// The reasons for which a packet is refused with an answer, or takes a message or a receive request with it (UC, UD), so that
 /// state has to change.
-pub fn changes_state(reason: DropReason, transport: Transport) -> bool {
+pub fn changes_state(reason: DropReason, config: &PairConfig) -> bool {
+    let transport = config.transport;
+    // The peer, which has it on its way still, is told that it came.
+    if reason == DropReason::DuplicateResponse && config.selective.is_some() {
+        return true;
+    }
     let gives_up = matches!(reason, DropReason::MessageDropped | DropReason::NoReceive);
     (transport == Transport::Uc && gives_up)
         || matches!(

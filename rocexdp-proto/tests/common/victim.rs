@@ -10,18 +10,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rocexdp_common::headers::{Feth, FlushRange};
-use rocexdp_common::opcode::{Opcode, Operation, Position, Transport, ext, rc};
+use rocexdp_common::opcode::{Opcode, Transport, ext};
 use rocexdp_proto::ids::{PathMtu, Psn, RKey, WrId};
 use rocexdp_proto::mem::{Access, MemoryRegion};
 use rocexdp_proto::time::Timestamp;
 use rocexdp_proto::verbs::{Cqe, RecvWr, Segment, SendOp, SendWr, Status};
 use rocexdp_proto::wire::{RxMeta, TransmitKind};
-use rocexdp_proto::{Event, QpState, QpTransition};
+use rocexdp_proto::{EndpointConfig, Event, QpState, QpTransition, SelectiveRepeat};
 use rocexdp_sim::pair::{Bytes, Pair, PairConfig, QPNS, datagram};
 
 use super::Craft;
 use super::choices::Choices;
-use super::forge::{Odd, damage, extensions};
+use super::forge::{Odd, damage, elsewhere, extensions, mutate};
+use super::orderly::OrderlyPeer;
+use super::selective::SelectivePeer;
 use super::stage::{bind, changes_state, everything, share};
 
 /// Bytes of each piece of memory, and of what is granted, or used, in its middle.
@@ -35,8 +37,6 @@ const RESPONSES: usize = 8 * 8 + 8;
 const AGAIN: usize = 128;
 /// Numbers of receive requests begin here, of send requests at 0.
 const FIRST_RECEIVE: u64 = 1 << 32;
-/// Bytes of the last packet of a message in good order.
-const TAIL: u32 = 200;
 /// What the victim's peer writes.
 const FOREIGN: u8 = 0xcc;
 
@@ -55,9 +55,9 @@ pub struct Victim {
     /// Where the victim's requests go, and what end 0 has answered to them and has not arrived.
     target: MemoryRegion,
     answers: VecDeque<Vec<u8>>,
-    /// The message of the peer that is in progress, and the opcode of its last packet.
-    message: Option<Operation>,
-    asked: Opcode,
+    /// The peer, one that keeps to the order or one that repeats selectively.
+    orderly: OrderlyPeer,
+    selective: Option<SelectivePeer>,
     sends: u64,
     receives: u64,
     /// Its receive queue is a shared one.
@@ -94,8 +94,18 @@ impl Victim {
             Transport::Uc,
             Transport::Ud,
         ]);
+        let paths = match transport {
+            Transport::Rc => c.of(&[0, 0, 1, 4]),
+            _ => 0,
+        };
+        let mut endpoint = EndpointConfig::default();
+        if paths > 0 && c.once_in(4) {
+            endpoint.reorder_packets = 2;
+        }
         let config = PairConfig {
+            endpoint: [EndpointConfig::default(), endpoint],
             transport,
+            selective: (paths > 0).then_some(SelectiveRepeat { paths }),
             path_mtu: c.of(&[PathMtu::Mtu256, PathMtu::Mtu1024]),
             depth: 16,
             retry_cnt: c.of(&[7, 0, 1]),
@@ -148,9 +158,11 @@ impl Victim {
             pair.post_recv(0, RecvWr::new(WrId(n), room.clone()))
                 .expect("room in a new queue");
         }
+        let selective = (paths > 0).then(|| SelectivePeer::new(paths, config.psn, config.path_mtu));
         let mut victim = Self {
             pair,
             config,
+            selective,
             now: Timestamp::ZERO,
             granted,
             inbox: Bytes::filled(WHOLE, 0x11),
@@ -158,8 +170,7 @@ impl Victim {
             source: Bytes::filled(WHOLE, 0x33),
             target,
             answers: VecDeque::new(),
-            message: None,
-            asked: rc::ACKNOWLEDGE,
+            orderly: OrderlyPeer::default(),
             // The bind was the first.
             sends: u64::from(windowed),
             receives: 0,
@@ -275,7 +286,10 @@ impl Victim {
             }
             3..=6 => self.answer(c),
             _ => {
-                let frame = self.packet(c).frame(&self.config, 0);
+                let mut frame = self.packet(c).frame(&self.config, 0);
+                if c.once_in(32) {
+                    elsewhere(&mut frame, c);
+                }
                 self.take(&frame);
             }
         }
@@ -293,6 +307,10 @@ impl Victim {
             }
             3 => self.answers.pop_front().map(|mut frame| {
                 damage(&mut frame, c);
+                frame
+            }),
+            4 | 5 => self.answers.pop_front().map(|mut frame| {
+                mutate(&mut frame, c);
                 frame
             }),
             _ => self.answers.pop_front(),
@@ -317,96 +335,40 @@ impl Victim {
             5 => Odd::Flags,
             _ => Odd::Nothing,
         };
-        let opcode = self.opcode(c, odd);
-        let base = if opcode.is_response() {
-            unacked
-        } else {
-            expected
+        let mut p = match &mut self.selective {
+            Some(peer) => peer.next(c, expected, unacked),
+            None => self.orderly.next(c, &self.config, odd, expected, unacked),
         };
-        let psn = match (odd, c.below(4)) {
+        if self.selective.is_some() && odd == Odd::Opcode {
+            let any = [c.below(0x20) as u8 | 0xc0, c.below(256) as u8];
+            p.opcode = Opcode(c.of(&[p.opcode.0 ^ 1, any[0], any[1]]));
+        }
+        p.psn = match (odd, c.below(4)) {
             (Odd::Psn, 0) => Psn::new(c.below(1 << 24) as u32),
-            (Odd::Psn, 1) => base.sub(1 + c.below(4) as u32),
-            (Odd::Psn, 2) => base.sub(1),
-            (Odd::Psn, _) => base.add(1 + c.below(8) as u32),
-            _ => base,
+            (Odd::Psn, 1) => p.psn.sub(1 + c.below(4) as u32),
+            (Odd::Psn, 2) => p.psn.sub(1),
+            (Odd::Psn, _) => p.psn.add(1 + c.below(8) as u32),
+            _ => p.psn,
         };
         let mtu = self.config.path_mtu.bytes();
-        let decoded = opcode.decode();
-        let mut len = match decoded {
-            Some((Operation::Send | Operation::Write, Position::First | Position::Middle)) => mtu,
-            Some((Operation::Send | Operation::Write, _)) => TAIL,
-            Some((Operation::ReadResponse, Position::First | Position::Middle)) => mtu,
-            Some((Operation::ReadResponse, _)) => c.of(&[300 % mtu, 1025 % mtu, mtu, 0]),
-            Some((Operation::AtomicWrite, _)) => 8,
-            _ => 0,
-        };
-        let total = match decoded {
-            Some((Operation::Write, Position::First)) => mtu + TAIL,
-            Some((Operation::ReadRequest | Operation::Flush, _)) => c.of(&[300, 1024, 0, 8]),
-            _ => len,
-        };
         if odd == Odd::Payload {
-            len = c.of(&[mtu, 0, 8, mtu - 1, mtu + 1, 1, 4, 300, 4096]);
+            p.len = c.of(&[mtu, 0, 8, mtu - 1, mtu + 1, 1, 4, 300, 4096]);
         }
-        let mut craft = Craft::new(0, opcode, psn);
+        let mut craft = Craft::new(0, p.opcode, p.psn);
         craft.bth.ack_req = c.once_in(2);
         craft.bth.solicited = c.once_in(2);
-        let set = opcode.extensions().unwrap_or(ext::RETH);
+        let set = p.opcode.extensions().unwrap_or(ext::RETH);
         let regions = self.granted.each_ref().map(|g| g.region);
-        craft.extensions = extensions(c, &regions, set, odd, total, self.config.qkey);
-        craft = craft.payload(&vec![FOREIGN; len as usize]);
+        craft.extensions = extensions(c, &regions, set, odd, p.total, self.config.qkey);
+        if let Some(peer) = &mut self.selective {
+            peer.place(c, set, odd, &p, &mut craft.extensions);
+        }
+        craft = craft.payload(&vec![FOREIGN; p.len as usize]);
         if odd == Odd::Flags {
             craft.bth.pad = c.below(4) as u8;
             craft.bth.pkey = c.of(&[0xffff, 0x7fff, 0]);
         }
         craft
-    }
-
-    /// Its opcode: one that goes on with the message in progress, mostly.
-    fn opcode(&mut self, c: &mut impl Choices, odd: Odd) -> Opcode {
-        const ANSWERS: [Opcode; 6] = [
-            rc::ACKNOWLEDGE,
-            rc::READ_RESPONSE_FIRST,
-            rc::READ_RESPONSE_MIDDLE,
-            rc::READ_RESPONSE_LAST,
-            rc::READ_RESPONSE_ONLY,
-            rc::ATOMIC_ACKNOWLEDGE,
-        ];
-        const BEGIN: [Opcode; 12] = [
-            rc::SEND_FIRST,
-            rc::SEND_ONLY,
-            rc::SEND_ONLY_IMM,
-            rc::WRITE_FIRST,
-            rc::WRITE_ONLY,
-            rc::WRITE_ONLY_IMM,
-            rc::READ_REQUEST,
-            rc::READ_REQUEST,
-            rc::FETCH_ADD,
-            rc::COMPARE_SWAP,
-            rc::ATOMIC_WRITE,
-            rc::FLUSH,
-        ];
-        let opcode = match (odd, c.below(4)) {
-            (Odd::Opcode, 0) => Opcode(c.below(256) as u8),
-            (Odd::Opcode, 1) => Opcode(0xc0 | c.below(0x20) as u8),
-            (Odd::Opcode, _) => Opcode(c.below(0x1e) as u8),
-            (_, 0) if c.once_in(2) => c.of(&ANSWERS),
-            _ => match self.message {
-                None if c.once_in(32) => rc::SEND_ONLY_INVALIDATE,
-                None => c.of(&BEGIN),
-                Some(Operation::Send) if c.once_in(16) => rc::SEND_LAST_INVALIDATE,
-                Some(Operation::Send) => c.of(&[rc::SEND_LAST, rc::SEND_LAST_IMM]),
-                Some(_) => c.of(&[rc::WRITE_LAST, rc::WRITE_LAST_IMM]),
-            },
-        };
-        // The other services' own, mostly.
-        let opcode = match self.config.transport {
-            Transport::Uc if opcode.0 < 0x20 && odd != Odd::Opcode => Opcode(opcode.0 | 0x20),
-            Transport::Ud if odd != Odd::Opcode => c.of(&[Opcode(0x64), Opcode(0x65)]),
-            _ => opcode,
-        };
-        self.asked = opcode;
-        opcode
     }
 
     /// The victim receives a frame.
@@ -420,17 +382,19 @@ impl Victim {
         let name = match result {
             Ok(()) => {
                 if self.expected() != expected {
-                    self.message = match self.asked.decode() {
-                        Some((op, Position::First | Position::Middle)) => Some(op),
-                        _ => None,
-                    };
+                    self.orderly.went_on();
                 }
                 "accepted"
             }
             Err(reason) => {
-                // A receive request may have ended in an error with the connection; memory is as it was.
-                assert!(before.memory == after.memory, "{reason}: memory changed");
-                if !changes_state(reason, self.config.transport) {
+                // A receive request may have ended in an error with the connection; memory is as it was. Selective repeat: the
+                // packet may have been carried out, and one that was kept behind it refused.
+                let carried_out = self.selective.is_some() && self.expected() != expected;
+                assert!(
+                    carried_out || before.memory == after.memory,
+                    "{reason}: memory changed"
+                );
+                if !changes_state(reason, &self.config) {
                     assert!(before == after, "{reason}: state changed");
                 }
                 reason.name()
@@ -563,6 +527,8 @@ impl Victim {
         );
         let service = match (self.config.transport, self.shared) {
             (_, true) => "shared receive queue",
+            _ if self.config.selective.is_some_and(|s| s.paths > 1) => "selective repeat, 4 paths",
+            _ if self.config.selective.is_some() => "selective repeat, 1 path",
             (Transport::Uc, _) => "UC",
             (Transport::Ud, _) => "UD",
             _ => "RC",

@@ -20,10 +20,31 @@ use crate::drop::DropReason;
 use crate::qp::attr::rnr_delay;
 use crate::qp::completions::Completions;
 use crate::qp::send::SendState;
-use crate::qp::sr::Receiver;
+use crate::qp::sr::{Receiver, SPAN};
 use crate::time::Timestamp;
 use crate::verbs::{SendOp, SendQueue, Status};
 use crate::wire::Packet;
+
+/// Whether an acknowledgement is one of something that was sent: the number of the packet behind that.
+///
+/// # Errors
+/// It is not, or its syndrome is reserved.
+pub(crate) fn check(s: &SendState, p: &Packet<'_>) -> Result<u64, DropReason> {
+    let aeth = p.aeth.ok_or(DropReason::UnexpectedResponse)?;
+    if matches!(
+        aeth.syndrome,
+        Syndrome::Reserved(_) | Syndrome::NakInvalidRd
+    ) {
+        return Err(DropReason::ReservedSyndrome);
+    }
+    // Counted from behind it: an ACK of nothing yet names the packet before the first one.
+    let behind = s.packet(p.bth.psn.add(1)).ok_or(DropReason::GhostAck)?;
+    let acks = matches!(aeth.syndrome, Syndrome::Ack(_));
+    if behind > s.high || (behind == 0 && !acks) {
+        return Err(DropReason::GhostAck);
+    }
+    Ok(behind)
+}
 
 /// An ACK, NAK or RNR NAK: cumulative as any, and it tells of transmissions.
 pub(super) fn acknowledged(
@@ -34,19 +55,14 @@ pub(super) fn acknowledged(
     aeth: Aeth,
     now: Timestamp,
 ) -> Result<Outcome, DropReason> {
+    let behind = check(s, p)?;
+    let acks = matches!(aeth.syndrome, Syndrome::Ack(_));
     let status = match aeth.syndrome {
-        Syndrome::Ack(_) | Syndrome::RnrNak(_) | Syndrome::NakSequence => None,
-        Syndrome::Reserved(_) | Syndrome::NakInvalidRd => return Err(DropReason::ReservedSyndrome),
         Syndrome::NakInvalidRequest => Some(Status::RemInvReqErr),
         Syndrome::NakRemoteAccess => Some(Status::RemAccessErr),
         Syndrome::NakRemoteOperational => Some(Status::RemOpErr),
+        _ => None,
     };
-    let acks = matches!(aeth.syndrome, Syndrome::Ack(_));
-    // Counted from behind it: an ACK of nothing yet names the packet before the first one.
-    let behind = s.packet(p.bth.psn.add(1)).ok_or(DropReason::GhostAck)?;
-    if behind > s.high || (behind == 0 && !acks) {
-        return Err(DropReason::GhostAck);
-    }
     let executed = if acks { behind } else { behind - 1 };
     let sack = p.sack.ok_or(DropReason::UnexpectedResponse)?;
     let covered = executed.min(s.unanswered().unwrap_or(u64::MAX)).max(s.una);
@@ -164,6 +180,10 @@ fn receive(
     if !rx.arrivals.is_near(sreth.path, sreth.serial) {
         return Err(DropReason::BeyondWindow);
     }
+    // The peer keeps nothing so old.
+    if packet + u64::from(SPAN) < s.una {
+        return Err(DropReason::BeyondWindow);
+    }
     if packet < s.una || rx.reorder.has(p.bth.psn) {
         rx.arrivals.record(sreth.path, sreth.serial, true);
         return Err(DropReason::DuplicateResponse);
@@ -173,6 +193,9 @@ fn receive(
         let status = Status::BadRespErr;
         return Ok(Outcome::Fatal { at: packet, status });
     };
+    if packet > expected && !rx.reorder.has_room() {
+        return Err(DropReason::ReorderFull);
+    }
     if let Some(sr) = &mut s.selective {
         sr.answered(first, now);
     }
@@ -180,9 +203,6 @@ fn receive(
         s.waits_from(now);
     }
     if packet > expected {
-        if !rx.reorder.has_room() {
-            return Err(DropReason::ReorderFull);
-        }
         let placed = early(s, packet, expected, p, kind).is_some();
         rx.reorder.keep(p, placed);
         rx.arrivals.record(sreth.path, sreth.serial, false);

@@ -51,7 +51,10 @@ fn receive(s: &mut RecvState, sr: &mut Receiver, cx: &mut Context<'_>, p: &Packe
     }
     if ahead < 0 {
         let served = refuse(s, cx, p, operation, Refusal::Duplicate);
-        record(sr, true);
+        // What can't be answered again is not what came before, perhaps: it tells nothing.
+        if served == Served::Accepted {
+            record(sr, true);
+        }
         return served;
     }
     if ahead == 0 {

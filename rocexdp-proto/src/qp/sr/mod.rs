@@ -21,6 +21,8 @@ mod arrivals;
 mod reorder;
 mod sender;
 
+use core::fmt;
+use core::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 use crate::ids::Psn;
@@ -34,6 +36,35 @@ pub(crate) use sender::{SPAN, Sender};
 /// does not pass for this one's.
 pub(crate) fn first_serial(psn: Psn) -> u32 {
     psn.get() << 8
+}
+
+/// Places by number, of which few are in use. The digest of an endpoint's state is made of `Debug`, so that shows those.
+pub(super) struct Places<T>(Box<[T]>);
+
+/// Whether a place is as it was at first.
+pub(super) trait Unused {
+    fn is_unused(&self) -> bool;
+}
+
+impl<T: Unused + fmt::Debug> fmt::Debug for Places<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let used = self.0.iter().enumerate().filter(|(_, t)| !t.is_unused());
+        f.debug_map().entries(used).finish()
+    }
+}
+
+impl<T> Deref for Places<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        &self.0
+    }
+}
+
+impl<T> DerefMut for Places<T> {
+    fn deref_mut(&mut self) -> &mut [T] {
+        &mut self.0
+    }
 }
 
 /// The receiver's half of selective repeat: of requests at the responder, of answers at the requester.

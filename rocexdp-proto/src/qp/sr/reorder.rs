@@ -8,7 +8,7 @@
 use core::sync::atomic::{AtomicU32, Ordering};
 use std::sync::Arc;
 
-use super::SPAN;
+use super::{Places, SPAN, Unused};
 use crate::ids::Psn;
 use crate::wire::Packet;
 
@@ -66,11 +66,17 @@ impl Held {
     }
 }
 
+impl Unused for Option<Box<Held>> {
+    fn is_unused(&self) -> bool {
+        self.is_none()
+    }
+}
+
 /// Packets that are kept, by PSN.
 #[derive(Debug)]
 pub(crate) struct Reorder {
     /// By PSN modulo [`SPAN`]; empty until the first packet is kept.
-    ring: Box<[Option<Box<Held>>]>,
+    ring: Places<Option<Box<Held>>>,
     held: u32,
     /// Room that is used again.
     #[allow(clippy::vec_box)] // They move between here and the ring.
@@ -82,7 +88,7 @@ pub(crate) struct Reorder {
 impl Reorder {
     pub(crate) fn new(limit: u32, budget: Arc<Budget>) -> Self {
         Self {
-            ring: Box::default(),
+            ring: Places(Box::default()),
             held: 0,
             spare: Vec::new(),
             limit,
@@ -141,7 +147,7 @@ impl Reorder {
             return false;
         };
         if self.ring.is_empty() {
-            self.ring = (0..SPAN).map(|_| None).collect();
+            self.ring = Places((0..SPAN).map(|_| None).collect());
         }
         held.packet = p.without_payload();
         held.placed = placed;
@@ -190,7 +196,7 @@ impl Reorder {
         self.budget.give(self.held + self.spare.len() as u32);
         self.held = 0;
         self.spare = Vec::new();
-        self.ring = Box::default();
+        self.ring = Places(Box::default());
     }
 }
 

@@ -16,6 +16,7 @@ use std::collections::VecDeque;
 
 use rocexdp_common::headers::{SACK_BITS, Sack};
 
+use super::{Places, Unused};
 use crate::qp::MAX_PATHS;
 use crate::time::Timestamp;
 
@@ -51,13 +52,19 @@ enum State {
 }
 
 /// A packet: its state, and which transmission of it was the last.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 struct Slot {
     serial: u32,
     path: u8,
     state: State,
     /// It was refused, or its response was lost: that it arrives is no news.
     again: bool,
+}
+
+impl Unused for Slot {
+    fn is_unused(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 /// A transmission.
@@ -130,7 +137,7 @@ pub(crate) struct News {
 pub(crate) struct Sender {
     paths: Box<[TxPath]>,
     /// By packet number modulo [`SPAN`].
-    slots: Box<[Slot]>,
+    slots: Places<Slot>,
     /// Packets found lost, in this order; some may have arrived since.
     lost: VecDeque<u64>,
     in_flight: u32,
@@ -158,7 +165,7 @@ impl Sender {
         };
         Self {
             paths: (0..paths.clamp(1, MAX_PATHS)).map(|_| path()).collect(),
-            slots: vec![Slot::default(); SPAN as usize].into(),
+            slots: Places(vec![Slot::default(); SPAN as usize].into()),
             lost: VecDeque::with_capacity(ROOM),
             in_flight: 0,
             turn: 0,
