@@ -20,7 +20,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     for dir in [&parser, &verdict, &capture] {
         fs::create_dir_all(dir)?;
     }
-    for target in ["hostile", "operations"] {
+    for target in ["hostile", "operations", "cm"] {
         let dir = dir.join(target);
         fs::create_dir_all(&dir)?;
         // Their bytes are choices: any are as good.
