@@ -21,7 +21,7 @@ const RETRY_EXC_ERR: u64 = 12;
 /// Rounds of all operations: some 130 packets each.
 const ROUNDS: u64 = 8;
 /// Traces of a transport that repairs what the wire did.
-pub const REPAIRED: &[&str] = &[
+const REPAIRED: &[&str] = &[
     "packet_loss",
     "read_response_lost",
     "lost_ack",
