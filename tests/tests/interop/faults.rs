@@ -13,38 +13,13 @@ use rocexdp::{
 use crate::{
     ends::{Ends, Tune, guest_done},
     ops::{self, Op},
-    run::{Expect, Family, IN, Name, OUT, Role, Run},
+    run::{Expect, Family, IN, Name, OUT, REPAIRED, Role, Run},
 };
 
 const MTU: u16 = 1024;
 const RETRY_EXC_ERR: u64 = 12;
 /// Rounds of all operations: some 130 packets each.
 const ROUNDS: u64 = 8;
-/// Traces of a transport that repairs what the wire did.
-const REPAIRED: &[&str] = &[
-    "packet_loss",
-    "read_response_lost",
-    "lost_ack",
-    "atomic_replayed",
-    "ack_timeout",
-    "nak_sequence",
-    "unneeded_retransmission",
-    "reordering",
-];
-
-/// What packets that come twice may leave.
-const DUPLICATED: &[&str] = &[
-    "duplicate_frames",
-    "packet_loss",
-    "read_response_lost",
-    "lost_ack",
-    "atomic_replayed",
-    "ack_timeout",
-    "nak_sequence",
-    "unneeded_retransmission",
-    "reordering",
-];
-
 type Count = fn(&PortCounters) -> u64;
 
 /// A fault of the wire.
@@ -54,10 +29,7 @@ struct Fault {
     wire: &'static str,
     /// The wire's count of it.
     count: Count,
-    /// One of these must be found, if there are any.
-    any: &'static [&'static str],
-    /// These may be.
-    may: &'static [&'static str],
+    expect: Expect,
 }
 
 const FAULTS: [Fault; 4] = [
@@ -65,31 +37,27 @@ const FAULTS: [Fault; 4] = [
         what: "1 % dropped",
         wire: "drop=1%",
         count: |port| port.dropped,
-        any: REPAIRED,
-        may: &[],
+        expect: Expect::OneOf(REPAIRED, &[]),
     },
     Fault {
         what: "1 % duplicated",
         wire: "dup=1%",
         count: |port| port.duplicated,
         // A second acknowledgement tells nothing new, and what the guest sent twice is twice only behind the tap.
-        any: &[],
-        may: DUPLICATED,
+        expect: Expect::Repaired(&["duplicate_frames"]),
     },
     Fault {
         what: "1 % reordered",
         wire: "reorder=1%",
         count: |port| port.reordered,
-        any: REPAIRED,
-        may: &[],
+        expect: Expect::OneOf(REPAIRED, &[]),
     },
     Fault {
         what: "1 % corrupted",
         wire: "corrupt=1%",
         count: |port| port.corrupted,
-        any: &["icrc_error"],
         // What is corrupt may look like anything.
-        may: CORRUPT,
+        expect: Expect::OneOf(&["icrc_error"], CORRUPT),
     },
 ];
 
@@ -166,8 +134,7 @@ pub fn cases(run: &mut Run) {
 
 /// Runs a case on a faulty wire, which must have done something in both directions.
 fn on_wire(run: &mut Run, name: &Name, fault: &Fault, body: impl Fn(&mut Run)) {
-    let expect = Expect::OneOf(fault.any, fault.may);
-    run.case(name, expect, |run| {
+    run.case(name, fault.expect, |run| {
         let before = run.site.wire();
         run.impair(&[fault.wire, ",seed=5"].concat());
         body(run);

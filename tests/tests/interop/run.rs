@@ -124,6 +124,18 @@ impl fmt::Display for Name {
     }
 }
 
+/// Traces of a transport that repairs what the wire did.
+pub const REPAIRED: &[&str] = &[
+    "packet_loss",
+    "read_response_lost",
+    "lost_ack",
+    "atomic_replayed",
+    "ack_timeout",
+    "nak_sequence",
+    "unneeded_retransmission",
+    "reordering",
+];
+
 /// What a case's capture must show.
 #[derive(Clone, Copy, Debug)]
 pub enum Expect {
@@ -133,6 +145,8 @@ pub enum Expect {
     Findings(&'static [&'static str], &'static [&'static str]),
     /// At least one of these kinds (unless there are none), perhaps those that follow, and no other.
     OneOf(&'static [&'static str], &'static [&'static str]),
+    /// Perhaps traces of repair, perhaps these kinds, and no other.
+    Repaired(&'static [&'static str]),
 }
 
 /// Everything that cases need.
@@ -252,7 +266,7 @@ impl Run {
             name: name.clone(),
             result,
             sent_again: match expect {
-                Expect::OneOf(..) => "varies",
+                Expect::OneOf(..) | Expect::Repaired(..) => "varies",
                 _ if retransmissions > 0 => "yes",
                 _ => "0",
             },
@@ -290,6 +304,7 @@ impl Run {
                 assert!(any.is_empty() || one, "none of {any:?} was found: {text}");
                 only(&[any, may]);
             }
+            Expect::Repaired(may) => only(&[REPAIRED, may]),
         }
     }
 
