@@ -46,6 +46,16 @@ pub const CRATES: &[Crate] = &[
         unsafe_in: &["src/"],
     },
     Crate {
+        name: "rocexdp-fabric",
+        dir: "rocexdp-fabric",
+        uses: &["rocexdp-common", "rocexdp-proto", "rocexdp-sim"],
+        external: None,
+        modules: None,
+        apart: &[],
+        unaware: None,
+        unsafe_in: &[],
+    },
+    Crate {
         name: "rocexdp-fuzz",
         dir: "fuzz",
         uses: &[
@@ -114,6 +124,7 @@ pub const CRATES: &[Crate] = &[
         dir: "rocexdp",
         uses: &[
             "rocexdp-common",
+            "rocexdp-fabric",
             "rocexdp-observe",
             "rocexdp-proto",
             "rocexdp-sim",

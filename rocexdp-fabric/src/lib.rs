@@ -1,0 +1,5 @@
+//! Fabrics and scenarios in TOML, workloads, runs of the simulator and what they show, and the reference simulators' formats.
+//!
+//! The lab and the simulator read the same fabric. Nothing here opens a file or a socket: text comes in, text goes out, and
+//! the command line is in the crate `rocexdp`.
+#![forbid(unsafe_code)]

@@ -1,0 +1,43 @@
+//! A network in simulated time: hosts, links and switches joined by a queue of events.
+//!
+//! Generic over what its hosts are: the shipped transport, or the model of the reference simulators' hosts. Two runs with one
+//! seed are bit-identical.
+//!
+//! Must not: read a clock, or know what a flow is for.
+
+use crate::picos::Picos;
+use crate::switch::Queued;
+use crate::topology::{HostId, PortId};
+
+/// A packet on the way.
+pub trait Packet: Queued {
+    /// Where it goes.
+    fn destination(&self) -> HostId;
+
+    /// Hash of its 5-tuple; ECMP chooses by it and each switch's seed.
+    fn flow_hash(&self) -> u32;
+
+    /// Its frame as it is on the wire, for captures; shorter than [`Queued::wire_len`] where its payload is not kept.
+    fn write_frame(&self, out: &mut Vec<u8>);
+}
+
+/// A host. Inputs first, then [`Host::poll_transmit`] until it is empty or the NIC is busy, then [`Host::poll_timeout`].
+pub trait Host {
+    /// What it sends and receives.
+    type Packet: Packet;
+
+    /// A packet has arrived whole.
+    fn receive(&mut self, now: Picos, nic: PortId, packet: Self::Packet);
+
+    /// A priority of a NIC is paused until `until` ([`Picos::MAX`]: until told otherwise; `now`: it may go on).
+    fn pause(&mut self, now: Picos, nic: PortId, priority: u8, until: Picos);
+
+    /// [`Host::poll_timeout`] has come.
+    fn handle_timeout(&mut self, now: Picos);
+
+    /// The next packet of a NIC whose transmitter is free; `None`: nothing may go now.
+    fn poll_transmit(&mut self, now: Picos, nic: PortId) -> Option<Self::Packet>;
+
+    /// When it has something to do by itself: a timer, or the next packet's send time.
+    fn poll_timeout(&self) -> Option<Picos>;
+}
