@@ -355,7 +355,7 @@ fn binary() -> Option<PathBuf> {
     }
     let target = std::env::current_exe().ok()?;
     let target = target.ancestors().nth(3)?;
-    ["release", "debug"]
+    ["release", "optimised", "debug"]
         .map(|profile| target.join(profile).join("rocexdp"))
         .into_iter()
         .find(|path| path.exists())

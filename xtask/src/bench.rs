@@ -38,7 +38,7 @@ fn xdp(args: &[String]) -> Result<()> {
 
 /// `rocexdp pcap` against tshark (`rocexdp-observe/benches/pcap.rs`); needs no root.
 fn pcap(args: &[String]) -> Result<()> {
-    let binary = product::build(true)?;
+    let binary = product::build(product::Profile::Release)?;
     let mut cargo = sh::cargo();
     cargo
         .args([

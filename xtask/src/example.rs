@@ -53,8 +53,8 @@ pub fn run(name: &str, arguments: &[String]) -> Result<()> {
         let names: Vec<&str> = EXAMPLES.iter().map(|(name, _)| *name).collect();
         bail!("there is no example {name:?}, but {}", names.join(" and "));
     };
-    let binary = product::build(true)?;
-    product::build_examples()?;
+    let binary = product::build(product::Profile::Release)?;
+    product::build_examples(product::Profile::Release)?;
     let example = binary.with_file_name("examples").join(name);
     let (command, options) = match arguments.split_first() {
         Some((first, rest)) if !first.starts_with('-') => (first.as_str(), rest),

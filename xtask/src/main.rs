@@ -138,7 +138,14 @@ fn dispatch(task: Task) -> Result<ExitCode> {
     match task {
         Task::Setup { check: true } => return setup::report(),
         Task::Setup { check: false } => setup::install()?,
-        Task::Build { release } => product::build(release).map(drop)?,
+        Task::Build { release } => {
+            let profile = if release {
+                product::Profile::Release
+            } else {
+                product::Profile::Dev
+            };
+            product::build(profile).map(drop)?;
+        }
         Task::Run { args } => product::run(args)?,
         Task::Test { name, full } => return test::run(name.as_deref(), full),
         Task::Bench { args } => bench::run(args)?,

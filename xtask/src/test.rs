@@ -17,7 +17,11 @@ use std::{
 
 use anyhow::{Context as _, Result};
 
-use crate::{conformance, product, sh};
+use crate::{
+    conformance,
+    product::{self, Profile},
+    sh,
+};
 
 /// How many tests may fail at first and pass by themselves.
 const UNSTEADY: usize = 3;
@@ -46,9 +50,9 @@ struct Counts {
 /// Something can't be built or started.
 pub fn run(name: Option<&str>, full: bool) -> Result<ExitCode> {
     conformance::run()?;
-    let binary = product::build(true)?;
+    let binary = product::build(Profile::Optimised)?;
     // Tests run them as users do, beside the binary.
-    product::build_examples()?;
+    product::build_examples(Profile::Optimised)?;
     let mut counts = Counts::default();
     // --show-output: else a passed test's SKIP line is not seen.
     let unprivileged = stage(&mut counts, tests(name, &[]).args(["--show-output"]))?;
