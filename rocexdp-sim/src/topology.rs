@@ -50,6 +50,9 @@ pub struct SwitchSpec {
     pub config: SwitchConfig,
 }
 
+/// What Ethernet adds to a frame on the link: preamble and start delimiter (8), FCS (4), inter-packet gap (12).
+pub const ETHERNET_OVERHEAD: u32 = 24;
+
 /// A link, full duplex.
 #[derive(Clone, Debug)]
 pub struct LinkSpec {
@@ -59,6 +62,9 @@ pub struct LinkSpec {
     pub rate: Rate,
     /// Time that a bit takes from end to end.
     pub delay: Picos,
+    /// Bytes that each frame takes of the link besides [`Queued::wire_len`](crate::switch::Queued::wire_len): 0, or
+    /// [`ETHERNET_OVERHEAD`].
+    pub overhead: u32,
     /// What happens to packets that enter at each end.
     pub faults: [Faults; 2],
     /// When it is down: from, until; in order, not overlapping. A packet under way when it goes down is lost.
@@ -74,4 +80,204 @@ pub struct Topology {
     pub switches: Vec<SwitchSpec>,
     /// Its links.
     pub links: Vec<LinkSpec>,
+}
+
+/// Why a topology is no network. Names are those of its nodes.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum TopologyError {
+    /// There is no host.
+    NoHosts,
+    /// Two nodes have one name.
+    Name(String),
+    /// A link ends at a node that is not there: the link's number.
+    End(LinkId),
+    /// A link joins a node to itself.
+    Itself(String),
+    /// A link of rate 0, by what it joins.
+    Rate([String; 2]),
+    /// The times when a link is down are out of order, overlap or are empty.
+    Down([String; 2]),
+    /// A switch is set up for another number of ports than it has links.
+    Ports {
+        /// The switch.
+        switch: String,
+        /// Links that name it.
+        links: usize,
+        /// Ports it is set up for.
+        ports: usize,
+    },
+    /// A node has more links than ports can be numbered.
+    TooManyPorts(String),
+    /// Packets have no way from one host to the other.
+    Unconnected([String; 2]),
+}
+
+impl core::fmt::Display for TopologyError {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            Self::NoHosts => write!(f, "there is no host"),
+            Self::Name(name) => write!(f, "two nodes are called {name}"),
+            Self::End(link) => write!(f, "link {} ends at a node that is not there", link.0),
+            Self::Itself(name) => write!(f, "a link joins {name} to itself"),
+            Self::Rate([a, b]) => write!(f, "the link from {a} to {b} has rate 0"),
+            Self::Down([a, b]) => write!(
+                f,
+                "the link from {a} to {b}: the times when it is down must be in order, apart and not empty"
+            ),
+            Self::Ports {
+                switch,
+                links,
+                ports,
+            } => write!(
+                f,
+                "switch {switch} has {links} links and is set up for {ports} ports"
+            ),
+            Self::TooManyPorts(name) => write!(f, "{name} has more than 65535 links"),
+            Self::Unconnected([a, b]) => write!(
+                f,
+                "there is no way from {a} to {b}: packets go through switches, not through hosts"
+            ),
+        }
+    }
+}
+
+impl core::error::Error for TopologyError {}
+
+impl Topology {
+    /// A node's name; empty if it is not there.
+    #[must_use]
+    pub fn name(&self, node: Node) -> &str {
+        match node {
+            Node::Host(h) => self.hosts.get(h.0 as usize).map_or("", |h| &h.name),
+            Node::Switch(s) => self.switches.get(s.0 as usize).map_or("", |s| &s.name),
+        }
+    }
+
+    /// The names of what a link joins.
+    fn names(&self, link: &LinkSpec) -> [String; 2] {
+        link.ends.map(|end| self.name(end).to_owned())
+    }
+
+    /// The port that each link is at each of its ends.
+    #[must_use]
+    pub fn ports(&self) -> Vec<[PortId; 2]> {
+        let mut used = [
+            vec![0u16; self.hosts.len()],
+            vec![0u16; self.switches.len()],
+        ];
+        let mut next = |node: Node| {
+            let used = match node {
+                Node::Host(h) => used[0].get_mut(h.0 as usize),
+                Node::Switch(s) => used[1].get_mut(s.0 as usize),
+            };
+            used.map_or(PortId(u16::MAX), |n| {
+                let port = PortId(*n);
+                *n = n.saturating_add(1);
+                port
+            })
+        };
+        let ports = self.links.iter().map(|link| link.ends.map(&mut next));
+        ports.collect()
+    }
+
+    /// Whether it is a network: names, ends, rates, numbers of ports, and a way between any two hosts.
+    ///
+    /// # Errors
+    /// The first thing that is wrong, by name.
+    pub fn check(&self) -> Result<(), TopologyError> {
+        if self.hosts.is_empty() {
+            return Err(TopologyError::NoHosts);
+        }
+        let hosts = self.hosts.iter().map(|h| &h.name);
+        let mut names: Vec<&String> = hosts.chain(self.switches.iter().map(|s| &s.name)).collect();
+        names.sort_unstable();
+        if let Some([name, _]) = names.array_windows().find(|[a, b]| a == b) {
+            return Err(TopologyError::Name((*name).clone()));
+        }
+        let mut links = [
+            vec![0usize; self.hosts.len()],
+            vec![0usize; self.switches.len()],
+        ];
+        for (i, link) in self.links.iter().enumerate() {
+            for end in link.ends {
+                let count = match end {
+                    Node::Host(h) => links[0].get_mut(h.0 as usize),
+                    Node::Switch(s) => links[1].get_mut(s.0 as usize),
+                };
+                *count.ok_or(TopologyError::End(LinkId(i as u32)))? += 1;
+            }
+            if link.ends[0] == link.ends[1] {
+                return Err(TopologyError::Itself(self.name(link.ends[0]).to_owned()));
+            }
+            if link.rate == Rate::ZERO {
+                return Err(TopologyError::Rate(self.names(link)));
+            }
+            let apart = link.down.array_windows().all(|[a, b]| a.1 < b.0);
+            if !apart || link.down.iter().any(|(from, until)| from >= until) {
+                return Err(TopologyError::Down(self.names(link)));
+            }
+        }
+        for (switch, &links) in self.switches.iter().zip(&links[1]) {
+            let ports = switch.config.ports.len();
+            if links != ports {
+                let switch = switch.name.clone();
+                return Err(TopologyError::Ports {
+                    switch,
+                    links,
+                    ports,
+                });
+            }
+        }
+        let hosts = self.hosts.iter().map(|h| &h.name).zip(&links[0]);
+        let switches = self.switches.iter().map(|s| &s.name).zip(&links[1]);
+        if let Some((name, _)) = hosts.chain(switches).find(|(_, n)| **n > 65_535) {
+            return Err(TopologyError::TooManyPorts(name.clone()));
+        }
+        self.check_connected()
+    }
+
+    /// Whether all hosts reach one another through switches. Every host hangs at switches that are all one component, or there
+    /// are two hosts with a link between them.
+    fn check_connected(&self) -> Result<(), TopologyError> {
+        // Components of switches, by union and find.
+        let mut root: Vec<u32> = (0..self.switches.len() as u32).collect();
+        fn find(root: &mut [u32], mut at: u32) -> u32 {
+            while root[at as usize] != at {
+                root[at as usize] = root[root[at as usize] as usize];
+                at = root[at as usize];
+            }
+            at
+        }
+        for link in &self.links {
+            if let [Node::Switch(a), Node::Switch(b)] = link.ends {
+                let (a, b) = (find(&mut root, a.0), find(&mut root, b.0));
+                root[a.max(b) as usize] = a.min(b);
+            }
+        }
+        // What each host reaches: components and other hosts.
+        let mut reach: Vec<Vec<Node>> = vec![Vec::new(); self.hosts.len()];
+        for link in &self.links {
+            for [here, there] in [link.ends, [link.ends[1], link.ends[0]]] {
+                if let Node::Host(h) = here {
+                    reach[h.0 as usize].push(match there {
+                        Node::Switch(s) => Node::Switch(SwitchId(find(&mut root, s.0))),
+                        host => host,
+                    });
+                }
+            }
+        }
+        let first = &reach[0];
+        for (i, theirs) in reach.iter().enumerate().skip(1) {
+            let host = Node::Host(HostId(i as u32));
+            let together = first.contains(&host)
+                || theirs
+                    .iter()
+                    .any(|n| matches!(n, Node::Switch(_)) && first.contains(n));
+            if !together {
+                let names = [&self.hosts[0].name, &self.hosts[i].name];
+                return Err(TopologyError::Unconnected(names.map(String::clone)));
+            }
+        }
+        Ok(())
+    }
 }

@@ -5,6 +5,8 @@
 //!
 //! Must not: read a clock, or know what a flow is for.
 
+pub mod routes;
+
 use crate::picos::Picos;
 use crate::switch::Queued;
 use crate::topology::{HostId, PortId};
@@ -14,8 +16,18 @@ pub trait Packet: Queued {
     /// Where it goes.
     fn destination(&self) -> HostId;
 
+    /// The NIC of [`Packet::destination`] that it is addressed to.
+    fn destination_nic(&self) -> PortId {
+        PortId(0)
+    }
+
     /// Hash of its 5-tuple; ECMP chooses by it and each switch's seed.
     fn flow_hash(&self) -> u32;
+
+    /// What a switch with this seed chooses among equal ways by, modulo their number; the ways are in the order of its ports.
+    fn ecmp_hash(&self, seed: u32) -> u32 {
+        routes::mix(self.flow_hash(), seed)
+    }
 
     /// Its frame as it is on the wire, for captures; shorter than [`Queued::wire_len`] where its payload is not kept.
     fn write_frame(&self, out: &mut Vec<u8>);
