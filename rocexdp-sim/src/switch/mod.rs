@@ -3,11 +3,33 @@
 //! The simulator drives it with small records in simulated time, the lab with frames from AF_XDP sockets in real time:
 //! [`Queued`] is all it knows of a packet. It never drops silently: every refusal has a reason and a counter.
 //!
+//! Its caller gives it each packet that has arrived whole with the port that it leaves by ([`Switch::receive`]), takes the next
+//! packet of a port whose transmitter is free ([`Switch::dequeue`]), tells it of pause frames from its peers
+//! ([`Switch::handle_pause`]) and of time that has come ([`Switch::poll_timeout`], [`Switch::handle_timeout`]). After each of
+//! these it takes [`Switch::poll_output`] until there is none: pause frames to send before anything else, and ports to look at.
+//!
+//! Rules: `switch-mmu.cc`, `switch-node.cc` and `qbb-net-device.cc` of HPCC's ns-3 (`algorithm.md`, data facts 4 and 5), with the
+//! differences said where they are. Cost of a packet depends on nothing but the number of priorities; nothing is allocated once
+//! the fullest moment has been.
+//!
 //! Must not: read a clock, know addresses or routes, or look into packets.
 
-use core::time::Duration;
+mod buffer;
+mod config;
+mod counters;
+mod model;
+mod queue;
+mod scheduler;
+#[cfg(test)]
+mod tests;
+mod timers;
 
-use rocexdp_proto::time::Rate;
+pub use config::{
+    ConfigError, EcnConfig, MarkOn, PfcConfig, PfcThreshold, PortConfig, Problem, Scheduler,
+    SwitchConfig, headroom, quanta_time,
+};
+pub use counters::{BufferUse, DropReason, QueueCounters};
+pub use model::{Dropped, Output, Switch};
 
 /// 802.1p priorities.
 pub const PRIORITIES: usize = 8;
@@ -22,100 +44,4 @@ pub trait Queued {
     fn ecn_capable(&self) -> bool;
     /// Sets Congestion Experienced.
     fn mark(&mut self);
-}
-
-/// When the decision to mark is made.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum MarkOn {
-    /// As the packet leaves its queue, by what stays behind (the reference simulators, and most hardware).
-    #[default]
-    Dequeue,
-    /// As it enters, by what stands before it.
-    Enqueue,
-}
-
-/// RED/ECN of a queue: never at up to `kmin` bytes, `pmax * (q - kmin) / (kmax - kmin)` between, always above `kmax`.
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub struct EcnConfig {
-    /// Bytes.
-    pub kmin: u64,
-    /// Bytes, at least `kmin`.
-    pub kmax: u64,
-    /// Share marked just below `kmax`, 0 to 1.
-    pub pmax: f64,
-}
-
-/// Where an ingress queue's PFC threshold lies.
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub enum PfcThreshold {
-    /// Bytes.
-    Static(u64),
-    /// This share of the shared buffer that is free: alpha (dynamic thresholds after Choudhury and Hahne).
-    Dynamic(f64),
-}
-
-/// PFC.
-#[derive(Clone, PartialEq, Debug)]
-pub struct PfcConfig {
-    /// Priorities that are lossless.
-    pub priorities: [bool; PRIORITIES],
-    /// An ingress queue above this is paused.
-    pub threshold: PfcThreshold,
-    /// It is resumed at this many bytes below it.
-    pub resume_offset: u64,
-    /// Quanta (512 bit times) in a pause frame; `None`: a pause holds until it is resumed (the reference simulators).
-    pub quanta: Option<u16>,
-}
-
-/// How a port chooses between its queues.
-#[derive(Clone, PartialEq, Debug)]
-pub enum Scheduler {
-    /// The highest priority that has a packet.
-    Strict,
-    /// `strict` priorities first, the highest first, the others by deficit weighted round robin.
-    Weighted {
-        /// Weight of each priority; what it means only where `strict` is false. 0 is refused where it is not strict.
-        weights: [u32; PRIORITIES],
-        /// Priorities served before all others.
-        strict: [bool; PRIORITIES],
-    },
-    /// Round robin by packets, strict ones first (the reference simulators).
-    RoundRobin {
-        /// Priorities served before all others.
-        strict: [bool; PRIORITIES],
-    },
-}
-
-/// A port.
-#[derive(Clone, PartialEq, Debug)]
-pub struct PortConfig {
-    /// Rate of its link.
-    pub rate: Rate,
-    /// Delay of its link, for headroom.
-    pub delay: Duration,
-    /// Marking of each priority's egress queue.
-    pub ecn: [Option<EcnConfig>; PRIORITIES],
-    /// Choice between its queues.
-    pub scheduler: Scheduler,
-    /// Headroom of each lossless ingress queue, bytes.
-    pub headroom: u64,
-    /// Alpha of this port's ingress queues, where it differs from [`PfcConfig::threshold`]'s.
-    pub alpha: Option<f64>,
-}
-
-/// A switch.
-#[derive(Clone, PartialEq, Debug)]
-pub struct SwitchConfig {
-    /// Its ports.
-    pub ports: Vec<PortConfig>,
-    /// Buffer in all, bytes.
-    pub buffer: u64,
-    /// Bytes of it that each ingress queue has to itself.
-    pub reserved: u64,
-    /// When marks are decided.
-    pub mark_on: MarkOn,
-    /// Flow control; `None`: full means drop.
-    pub pfc: Option<PfcConfig>,
-    /// Lossy priorities: bytes an egress queue may hold; `None`: by the same alpha as ingress.
-    pub tail_drop: Option<u64>,
 }
