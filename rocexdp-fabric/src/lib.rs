@@ -3,3 +3,10 @@
 //! The lab and the simulator read the same fabric. Nothing here opens a file or a socket: text comes in, text goes out, and
 //! the command line is in the crate `rocexdp`.
 #![forbid(unsafe_code)]
+
+pub mod fabric;
+pub mod names;
+pub mod source;
+pub mod units;
+
+pub use source::{Error, Source};
