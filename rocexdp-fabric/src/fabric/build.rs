@@ -10,7 +10,9 @@ use rocexdp_common::fault::Faults;
 use rocexdp_proto::time::Rate;
 use rocexdp_sim::{
     picos::Picos,
-    topology::{HostId, HostSpec, LinkId, LinkSpec, Node, SwitchId, SwitchSpec, Topology},
+    topology::{
+        ETHERNET_OVERHEAD, HostId, HostSpec, LinkId, LinkSpec, Node, SwitchId, SwitchSpec, Topology,
+    },
 };
 use toml::Spanned;
 
@@ -31,8 +33,6 @@ const MTU: u32 = 4200;
 const LEAST_MTU: u32 = 1280;
 /// Jumbo frames, with some room.
 const MOST_MTU: u32 = 10_000;
-/// Preamble and start 8, frame check sequence 4, gap 12.
-const FRAME_OVERHEAD: u32 = 24;
 /// Most that a frame may have beside its bytes.
 const MOST_OVERHEAD: u32 = 256;
 /// Times down of one link at most.
@@ -190,12 +190,11 @@ fn build_link(
         return Err(source.error(rate.span(), format!("the rate of {a}-{b} is zero")));
     }
     let mtu = within(source, "mtu", &settings.mtu, MTU, LEAST_MTU, MOST_MTU)?;
-    let overhead = &settings.frame_overhead;
-    let frame_overhead = within(
+    let overhead = within(
         source,
         "frame_overhead",
-        overhead,
-        FRAME_OVERHEAD,
+        &settings.frame_overhead,
+        ETHERNET_OVERHEAD,
         0,
         MOST_OVERHEAD,
     )?;
@@ -207,6 +206,7 @@ fn build_link(
             .delay
             .as_ref()
             .map_or(Picos::from_micros(1), |delay| delay.get_ref().0),
+        overhead,
         faults: [
             faults(
                 settings
@@ -228,7 +228,6 @@ fn build_link(
     let info = Link {
         name: format!("{a}-{b}"),
         mtu,
-        frame_overhead,
     };
     Ok((spec, info))
 }
@@ -292,14 +291,17 @@ fn down(source: Source<'_>, settings: &LinkEntry) -> Result<Vec<(Picos, Picos)>,
     all.sort_unstable();
     for pair in all.windows(2) {
         if let [before, after] = pair
-            && after.0 < before.1
+            && after.0 <= before.1
         {
             let at = settings
                 .down
                 .last()
                 .map(Spanned::span)
                 .or(settings.flap.as_ref().map(Spanned::span));
-            return Err(source.error(at.unwrap_or_default(), "two times down of one link overlap"));
+            return Err(source.error(
+                at.unwrap_or_default(),
+                "two times down of one link overlap or touch",
+            ));
         }
     }
     Ok(all)

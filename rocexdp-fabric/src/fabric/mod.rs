@@ -74,8 +74,6 @@ pub struct Link {
     pub name: String,
     /// Largest IP packet.
     pub mtu: u32,
-    /// Bytes on the wire beside each frame.
-    pub frame_overhead: u32,
 }
 
 impl Fabric {

@@ -223,16 +223,10 @@ impl Plan {
         entry: &Spanned<LinkEntry>,
     ) -> Result<(), Error> {
         let settings = entry.get_ref();
-        for key in [
-            settings.mesh.as_ref().map(Spanned::span),
-            settings.count.as_ref().map(Spanned::span),
-        ] {
-            if let Some(at) = key {
-                return Err(source.error(
-                    at,
-                    "mesh and count make links: they can't be set afterwards",
-                ));
-            }
+        let mesh = settings.mesh.as_ref().map(Spanned::span);
+        if let Some(at) = mesh.or(settings.count.as_ref().map(Spanned::span)) {
+            let reason = "mesh and count make links: they can't be set afterwards";
+            return Err(source.error(at, reason));
         }
         let (first, second) = self.ends(source, entry)?;
         let mut found = false;

@@ -4,7 +4,8 @@ use std::{fmt::Display, ops::Range, time::Duration};
 
 use rocexdp_proto::time::Rate;
 use rocexdp_sim::switch::{
-    EcnConfig, MarkOn, PRIORITIES, PfcConfig, PfcThreshold, PortConfig, Scheduler, SwitchConfig,
+    self as model, EcnConfig, MarkOn, PRIORITIES, PfcConfig, PfcThreshold, PortConfig, Problem,
+    Scheduler, SwitchConfig, quanta_time,
 };
 use toml::Spanned;
 
@@ -31,8 +32,9 @@ const ALPHA: f64 = 0.125;
 const RESUME_OFFSET: u64 = 3072;
 /// The longest pause.
 const QUANTA: u16 = u16::MAX;
-/// What a peer may still send after it has been told to stop, beside what is on the wire: 60 quanta for its response.
-const RESPONSE_BYTES: u64 = 60 * 64;
+/// What a peer takes to stop after it has the pause frame: 60 quanta at most (the host's and the interface's delay that IEEE
+/// 802.1Qbb allows).
+const RESPONSE_QUANTA: u16 = 60;
 /// Ethernet header with a tag, and FCS.
 const FRAME: u64 = 22;
 
@@ -68,17 +70,12 @@ pub(super) fn build(
     let scheduler = scheduler(settings, source)?;
     let pfc = pfc(&settings.pfc, source)?;
     let mut configs = Vec::with_capacity(ports.len());
-    let mut taken = 0;
     for port in ports {
         let headroom = match (&pfc, &settings.pfc.headroom) {
             (None, _) => 0,
             (Some(_), Some(given)) => given.get_ref().0,
             (Some(_), None) => headroom(port),
         };
-        let lossless = pfc
-            .as_ref()
-            .map_or(0, |pfc| pfc.priorities.iter().filter(|on| **on).count());
-        taken += headroom * lossless as u64 + reserved;
         configs.push(PortConfig {
             rate: port.rate,
             delay: Duration::from_nanos(port.delay.0.div_ceil(1000)),
@@ -86,15 +83,6 @@ pub(super) fn build(
             scheduler: scheduler.clone(),
             headroom,
             alpha: None,
-        });
-    }
-    if taken >= buffer {
-        let reason = format!(
-            "{name}: headroom and what queues have to themselves take {taken} bytes, and the buffer has {buffer}"
-        );
-        return Err(match &settings.buffer {
-            Some(given) => source.error(given.span(), reason),
-            None => source.error(at.clone(), reason),
         });
     }
     let config = SwitchConfig {
@@ -105,15 +93,21 @@ pub(super) fn build(
         pfc,
         tail_drop: settings.tail_drop.as_ref().map(|bytes| bytes.get_ref().0),
     };
-    warn_of_order(
-        settings,
-        &config,
-        buffer - taken,
-        name,
-        at,
-        source,
-        warnings,
-    );
+    if let Err(error) = config.check() {
+        let reason = format!("{name}: {error}");
+        return Err(
+            match (&error.problem, &settings.buffer, &settings.pfc.threshold) {
+                (Problem::BufferTooSmall { .. }, Some(given), _) => {
+                    source.error(given.span(), reason)
+                }
+                (Problem::ThresholdAboveBuffer { .. }, _, Some(given)) => {
+                    source.error(given.span(), reason)
+                }
+                _ => source.error(at.clone(), reason),
+            },
+        );
+    }
+    warn_of_order(settings, &config, (name, at), source, warnings);
     Ok(config)
 }
 
@@ -245,14 +239,12 @@ fn pfc(entry: &PfcEntry, source: Source<'_>) -> Result<Option<PfcConfig>, Error>
     }))
 }
 
-/// What can still arrive after a pause was sent: the round trip at full rate, a frame that has begun at each end, and what
-/// the peer takes to respond (IEEE 802.1Q annex on PFC headroom).
+/// What a peer may still send after it has been told to stop.
 fn headroom(port: &Port<'_>) -> u64 {
-    let round_trip =
-        u128::from(port.delay.0) * 2 * u128::from(port.rate.as_bps()) / 8 / 1_000_000_000_000;
-    u64::try_from(round_trip).unwrap_or(u64::MAX / 2)
-        + 2 * (u64::from(port.mtu) + FRAME)
-        + RESPONSE_BYTES
+    let delay = Duration::from_nanos(port.delay.0.div_ceil(1000));
+    let reaction = quanta_time(RESPONSE_QUANTA, port.rate).as_nanos();
+    let frame = u64::from(port.mtu) + FRAME;
+    model::headroom(port.rate, delay, Duration::from_nanos(reaction), frame)
 }
 
 fn ecn(
@@ -348,13 +340,12 @@ fn thresholds(
 fn warn_of_order(
     settings: &SwitchEntry,
     config: &SwitchConfig,
-    free: u64,
-    name: &str,
-    at: &Range<usize>,
+    (name, at): Who<'_>,
     source: Source<'_>,
     warnings: &mut Vec<Error>,
 ) {
     let Some(pfc) = &config.pfc else { return };
+    let free = config.buffer - config.set_aside();
     let threshold = match pfc.threshold {
         PfcThreshold::Static(bytes) => bytes,
         // What one queue reaches when it alone grows: q = alpha * (free - q).

@@ -47,8 +47,8 @@ fn an_incast_is_a_star() {
     assert_eq!((ecn.kmin, ecn.kmax), (400_000, 1_600_000));
     assert_eq!(switch.ports[0].ecn[6], None);
     assert!(switch.pfc.as_ref().unwrap().priorities[3]);
-    // 2 us at 12.5 B/ns, two frames of 4222 bytes, 3840 for the answer.
-    assert_eq!(switch.ports[0].headroom, 25_000 + 8444 + 3840);
+    // 2 us at 12.5 B/ns, two frames of 4222 bytes, 60 quanta for the peer (in whole nanoseconds), the pause frame.
+    assert_eq!(switch.ports[0].headroom, 25_000 + 8444 + 3838 + 64);
     let nic = fabric.hosts[8].nics[0];
     assert_eq!(
         (nic.ipv4.to_string(), nic.ipv6.to_string()),
