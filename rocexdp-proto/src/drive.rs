@@ -4,8 +4,9 @@
 //! never drops: a packet is asked for only when there is room for it. Must not: wait or read a clock.
 
 use crate::endpoint::Endpoint;
+use crate::mem::MemoryFault;
 use crate::time::Timestamp;
-use crate::wire::{Frags, RxMeta};
+use crate::wire::{Frags, RxMeta, Transmit};
 
 /// Steps in a row that may put timers off because frames still wait to be received.
 const MAX_DEFERRED: u32 = 16;
@@ -21,6 +22,16 @@ pub trait FrameIo {
     /// Sends a frame of `len` bytes, which `fill` writes into pieces whose lengths sum to `len`. Called only after
     /// [`FrameIo::tx_room`] said that there is room.
     fn transmit(&mut self, len: usize, fill: &mut dyn FnMut(&mut [&mut [u8]]));
+
+    /// Sends a packet, by [`FrameIo::transmit`]. A backend that keeps no payload takes [`Transmit::headers`] instead.
+    ///
+    /// # Errors
+    /// [`MemoryFault`]: the payload could not be read.
+    fn transmit_packet(&mut self, packet: &Transmit<'_>) -> Result<(), MemoryFault> {
+        let mut written = Ok(());
+        self.transmit(packet.len(), &mut |pieces| written = packet.write(pieces));
+        written
+    }
 
     /// Hands what was transmitted to the device.
     fn flush(&mut self);
@@ -66,9 +77,7 @@ pub fn step<I: FrameIo>(ep: &mut Endpoint, now: Timestamp, io: &mut I, budget: u
             break;
         };
         let qpn = packet.qpn();
-        let mut written = Ok(());
-        io.transmit(packet.len(), &mut |pieces| written = packet.write(pieces));
-        if written.is_err() {
+        if io.transmit_packet(&packet).is_err() {
             ep.transmit_failed(now, qpn);
         }
         step.transmitted += 1;

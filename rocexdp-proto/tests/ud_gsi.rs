@@ -90,7 +90,10 @@ impl Gsi {
     }
 
     fn take(&mut self, frame: &[u8], origin: Origin) -> Result<(), DropReason> {
-        let meta = RxMeta { queue: 0, origin };
+        let meta = RxMeta {
+            origin,
+            ..RxMeta::default()
+        };
         self.ep.handle_frame(NOW, &meta, &[frame])
     }
 }

@@ -16,7 +16,9 @@ use crate::drop::DropReason;
 use crate::ids::{Gid, Qpn};
 use crate::qp::{Qp, Request, Service};
 use crate::verbs::MULTICAST_QPN;
-use crate::wire::{Head, HeaderBuf, Origin, Packet, is_multicast, multicast_mac, udp_source_port};
+use crate::wire::{
+    Head, HeaderBuf, Origin, Packet, RxMeta, is_multicast, multicast_mac, udp_source_port,
+};
 
 impl Endpoint {
     /// Lets a UD QP receive what is sent to a multicast group (`ibv_attach_mcast(3)`). Attaching again changes nothing.
@@ -107,8 +109,9 @@ impl Endpoint {
         &mut self,
         head: &Head,
         p: &Packet<'_>,
-        origin: Origin,
+        meta: &RxMeta,
     ) -> Result<(), DropReason> {
+        let origin = meta.origin;
         let mac = multicast_mac(&p.dst).ok_or(DropReason::GroupAddress)?;
         if p.bth.dest_qpn != MULTICAST_QPN || head.dst_mac() != Some(mac) {
             return Err(DropReason::GroupAddress);
@@ -117,7 +120,7 @@ impl Endpoint {
         if p.deth.is_none() {
             return Err(DropReason::TransportMismatch);
         }
-        icrc_is_right(&self.config, &mut self.counters, p, head)?;
+        icrc_is_right(&self.config, &mut self.counters, p, head, meta.icrc)?;
         let grh = p.grh(head).ok_or(DropReason::NotIp)?;
         let (mut taken, mut refused, mut refusals) = (false, None, 0);
         for at in 0..members.len() {

@@ -311,6 +311,18 @@ impl Transmit<'_> {
         self.headers.len + self.payload_len + self.pad() + ICRC_LEN
     }
 
+    /// The frame up to its payload. Behind it come [`Transmit::payload_len`] bytes, pad to a multiple of four, and the ICRC.
+    #[must_use]
+    pub fn headers(&self) -> &[u8] {
+        self.headers.bytes()
+    }
+
+    /// Bytes of payload, without pad.
+    #[must_use]
+    pub fn payload_len(&self) -> usize {
+        self.payload_len
+    }
+
     /// The local QP.
     #[must_use]
     pub fn qpn(&self) -> Qpn {

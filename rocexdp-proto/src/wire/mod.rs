@@ -30,6 +30,18 @@ pub struct RxMeta {
     pub queue: u32,
     /// How it came.
     pub origin: Origin,
+    /// Who checks its ICRC.
+    pub icrc: IcrcSeen,
+}
+
+/// Whether somebody below has checked a frame's ICRC.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum IcrcSeen {
+    /// Nobody has.
+    #[default]
+    No,
+    /// It is right or, false, wrong. The simulator, whose frames have no payload to check, knows what its links have changed.
+    As(bool),
 }
 
 /// How a frame came to an endpoint. Treated the same, counted apart: who looks at the counters has seen only those of the wire.

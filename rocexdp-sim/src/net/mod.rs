@@ -5,14 +5,22 @@
 //!
 //! Must not: read a clock, or know what a flow is for.
 
+pub mod frame;
+mod link;
+mod network;
+mod queue;
+pub mod rc;
 pub mod routes;
+
+pub use link::{LinkCounters, PAUSE_FRAME, PauseFrame};
+pub use network::{Ended, Network, NetworkError, Options, Totals};
 
 use crate::picos::Picos;
 use crate::switch::Queued;
 use crate::topology::{HostId, PortId};
 
-/// A packet on the way.
-pub trait Packet: Queued {
+/// A packet on the way. Cloned where a link makes a copy.
+pub trait Packet: Queued + Clone {
     /// Where it goes.
     fn destination(&self) -> HostId;
 
@@ -28,6 +36,9 @@ pub trait Packet: Queued {
     fn ecmp_hash(&self, seed: u32) -> u32 {
         routes::mix(self.flow_hash(), seed)
     }
+
+    /// A link has changed a byte of it: its receiver's check must find that. `entropy` says which.
+    fn corrupt(&mut self, entropy: u64);
 
     /// Its frame as it is on the wire, for captures; shorter than [`Queued::wire_len`] where its payload is not kept.
     fn write_frame(&self, out: &mut Vec<u8>);

@@ -118,7 +118,11 @@ impl FrameIo for XskIo {
             looped,
             ..
         } = self;
-        let meta = |origin| RxMeta { queue, origin };
+        let meta = |origin| RxMeta {
+            queue,
+            origin,
+            ..RxMeta::default()
+        };
         let workers = neighbours.inboxes.len();
         let mut received = xsk.receive(budget, |frame| {
             if workers <= 1 || neighbours.distribute(queue as usize, frame, local) {

@@ -1,0 +1,711 @@
+//! The network itself: hosts, switches and directions of links, and the loop that takes one event after the other.
+//!
+//! A transmitter sends a pause frame first, then asks its host or switch for a packet; it is asked again when it is free. A switch
+//! without anything to send is not asked, so a packet through an idle switch costs one event, and through a busy one two.
+//!
+//! Must not: decide what hosts and switches decide.
+
+use core::fmt;
+
+use super::link::{Direction, Item, LinkCounters, PauseFrame, Sent};
+use super::queue::EventQueue;
+use super::routes::{self, Routes};
+use super::{Host, Packet};
+use crate::picos::Picos;
+use crate::switch::{ConfigError, DropReason, Output, PRIORITIES, Switch, quanta_time};
+use crate::topology::{HostId, LinkId, Node, PortId, SwitchId, Topology, TopologyError};
+
+/// Settings of a network.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// Of marks, of ways, and, added to their own seed, of faults.
+    pub seed: u64,
+    /// Serialisation times are whole nanoseconds, rounded down, as ns-3's are.
+    pub whole_nanoseconds: bool,
+    /// Seed of each switch for [`Packet::ecmp_hash`]; `None`: drawn from `seed`.
+    pub ecmp_seeds: Option<Vec<u32>>,
+}
+
+/// Why a network can't be built.
+#[derive(Clone, PartialEq, Debug)]
+pub enum NetworkError {
+    /// The topology is none.
+    Topology(TopologyError),
+    /// A switch can't be set up so.
+    Switch {
+        /// Its name.
+        switch: String,
+        /// What is wrong.
+        error: ConfigError,
+    },
+    /// As many hosts as the topology names must be given.
+    Hosts {
+        /// What it names.
+        named: usize,
+        /// What was given.
+        given: usize,
+    },
+    /// As many seeds of ways as there are switches must be given.
+    Seeds {
+        /// Switches.
+        switches: usize,
+        /// Seeds.
+        given: usize,
+    },
+}
+
+impl fmt::Display for NetworkError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Topology(error) => error.fmt(f),
+            Self::Switch { switch, error } => write!(f, "switch {switch}: {error}"),
+            Self::Hosts { named, given } => {
+                write!(
+                    f,
+                    "the topology names {named} hosts, and {given} were given"
+                )
+            }
+            Self::Seeds { switches, given } => {
+                write!(
+                    f,
+                    "{given} seeds of ways were given for {switches} switches"
+                )
+            }
+        }
+    }
+}
+
+impl core::error::Error for NetworkError {}
+
+impl From<TopologyError> for NetworkError {
+    fn from(error: TopologyError) -> Self {
+        Self::Topology(error)
+    }
+}
+
+/// Where packets are and where they went, of the whole network.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Totals {
+    /// Packets that hosts sent.
+    pub sent: u64,
+    /// Copies that links made.
+    pub duplicated: u64,
+    /// Packets that hosts received.
+    pub received: u64,
+    /// Packets under way on links.
+    pub under_way: u64,
+    /// Packets in switches.
+    pub queued: u64,
+    /// Lost as a fault of a link.
+    pub lost_fault: u64,
+    /// Lost because a link was or went down.
+    pub lost_down: u64,
+    /// Dropped by switches because they know no way.
+    pub no_route: u64,
+    /// Dropped by switches, by [`DropReason`]: of its order in [`DropReason::ALL`].
+    pub dropped: [u64; DropReason::ALL.len()],
+}
+
+impl Totals {
+    /// Packets lost, for whatever reason.
+    #[must_use]
+    pub fn lost(&self) -> u64 {
+        self.lost_fault + self.lost_down + self.no_route + self.dropped.iter().sum::<u64>()
+    }
+
+    /// Whether every packet is somewhere.
+    #[must_use]
+    pub fn balance(&self) -> bool {
+        self.sent + self.duplicated == self.received + self.under_way + self.queued + self.lost()
+    }
+}
+
+/// Why [`Network::run_until`] came back.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Ended {
+    /// The time has come.
+    Time,
+    /// Nothing will happen any more, unless somebody does something; the time has come all the same.
+    Idle,
+}
+
+/// What happens: kind and number, in one word.
+mod what {
+    const KIND: u32 = 29;
+    pub(super) const ARRIVAL: u32 = 0;
+    pub(super) const FREE: u32 = 1;
+    pub(super) const HOST: u32 = 2;
+    pub(super) const SWITCH: u32 = 3;
+    pub(super) const LINK: u32 = 4;
+    pub(super) const RELEASE: u32 = 5;
+
+    pub(super) const fn of(kind: u32, n: usize) -> u32 {
+        kind << KIND | n as u32
+    }
+
+    pub(super) const fn parts(what: u32) -> (u32, usize) {
+        (what >> KIND, (what & ((1 << KIND) - 1)) as usize)
+    }
+}
+
+/// When something wants to be woken: the events in the queue for it, the next one last. Each is earlier than the one before, so a
+/// timer that moves later leaves none behind.
+#[derive(Default)]
+struct Alarm(Vec<Picos>);
+
+impl Alarm {
+    /// The time to put into the queue, if it must be.
+    #[inline]
+    fn set(&mut self, now: Picos, at: Option<Picos>) -> Option<Picos> {
+        let at = at?.max(now);
+        if at == Picos::MAX || self.0.last().is_some_and(|next| *next <= at) {
+            return None;
+        }
+        self.0.push(at);
+        Some(at)
+    }
+
+    /// The time has come.
+    #[inline]
+    fn rang(&mut self) {
+        self.0.pop();
+    }
+}
+
+struct HostSide {
+    /// Directions out of its NICs.
+    nics: Vec<u32>,
+    alarm: Alarm,
+    received: u64,
+}
+
+struct SwitchSide<P> {
+    switch: Switch<P>,
+    /// Directions out of its ports.
+    ports: Vec<u32>,
+    alarm: Alarm,
+    seed: u32,
+    no_route: u64,
+}
+
+/// A network in simulated time. See the module's head.
+pub struct Network<H: Host> {
+    topology: Topology,
+    now: Picos,
+    number: u64,
+    queue: EventQueue,
+    routes: Routes,
+    hosts: Vec<H>,
+    host_sides: Vec<HostSide>,
+    switches: Vec<SwitchSide<H::Packet>>,
+    /// Two per link: from its first end, and from its second.
+    directions: Vec<Direction<H::Packet>>,
+    /// What sends into each direction, and its port there.
+    from: Vec<(Node, PortId)>,
+    /// Hosts that somebody outside has had in hands.
+    touched: Vec<u32>,
+    events: u64,
+}
+
+impl<H: Host> Network<H> {
+    /// Builds it, at time 0.
+    ///
+    /// # Errors
+    /// What is wrong with the topology or a switch's configuration, by name.
+    pub fn new(topology: Topology, hosts: Vec<H>, options: &Options) -> Result<Self, NetworkError> {
+        topology.check()?;
+        if hosts.len() != topology.hosts.len() {
+            return Err(NetworkError::Hosts {
+                named: topology.hosts.len(),
+                given: hosts.len(),
+            });
+        }
+        let seeds = options.ecmp_seeds.as_deref();
+        if let Some(seeds) = seeds
+            && seeds.len() != topology.switches.len()
+        {
+            return Err(NetworkError::Seeds {
+                switches: topology.switches.len(),
+                given: seeds.len(),
+            });
+        }
+        let mut switches = Vec::with_capacity(topology.switches.len());
+        for (i, spec) in topology.switches.iter().enumerate() {
+            let seed = options.seed ^ (i as u64 + 1) << 32;
+            let switch = Switch::new(&spec.config, seed).map_err(|error| NetworkError::Switch {
+                switch: spec.name.clone(),
+                error,
+            })?;
+            switches.push(SwitchSide {
+                switch,
+                ports: Vec::new(),
+                alarm: Alarm::default(),
+                seed: match seeds {
+                    Some(seeds) => seeds[i],
+                    None => {
+                        routes::mix(i as u32, options.seed as u32 ^ (options.seed >> 32) as u32)
+                    }
+                },
+                no_route: 0,
+            });
+        }
+        let mut host_sides: Vec<HostSide> = hosts
+            .iter()
+            .map(|_| HostSide {
+                nics: Vec::new(),
+                alarm: Alarm::default(),
+                received: 0,
+            })
+            .collect();
+        let mut directions = Vec::with_capacity(2 * topology.links.len());
+        let mut from = Vec::with_capacity(2 * topology.links.len());
+        let mut bits_per_second = 0u128;
+        for (link, ports) in topology.links.iter().zip(topology.ports()) {
+            bits_per_second += 2 * u128::from(link.rate.as_bps());
+            for end in 0..2 {
+                let d = directions.len() as u32;
+                let mut faults = link.faults[end];
+                faults.seed = faults.seed.wrapping_add(options.seed);
+                directions.push(Direction::new(
+                    link.rate,
+                    link.delay,
+                    link.overhead,
+                    faults,
+                    d,
+                    options.whole_nanoseconds,
+                ));
+                from.push((link.ends[end], ports[end]));
+                match link.ends[end] {
+                    Node::Host(h) => host_sides[h.0 as usize].nics.push(d),
+                    Node::Switch(s) => switches[s.0 as usize].ports.push(d),
+                }
+            }
+        }
+        // As if all links were full of packets of 1000 B.
+        let gap = 8_000u128 * 1_000_000_000_000 / bits_per_second.max(1);
+        let mut network = Self {
+            now: Picos::ZERO,
+            number: 0,
+            queue: EventQueue::new(Picos(u64::try_from(gap).unwrap_or(u64::MAX))),
+            routes: Routes::new(&topology),
+            touched: (0..hosts.len() as u32).collect(),
+            hosts,
+            host_sides,
+            switches,
+            directions,
+            from,
+            topology,
+            events: 0,
+        };
+        for link in 0..network.topology.links.len() {
+            for i in 0..network.topology.links[link].down.len() {
+                let (down, up) = network.topology.links[link].down[i];
+                network.schedule(down, what::of(what::LINK, link));
+                network.schedule(up, what::of(what::LINK, link));
+            }
+        }
+        Ok(network)
+    }
+
+    /// The time.
+    #[must_use]
+    pub fn now(&self) -> Picos {
+        self.now
+    }
+
+    /// What it was built from.
+    #[must_use]
+    pub fn topology(&self) -> &Topology {
+        &self.topology
+    }
+
+    /// A host.
+    ///
+    /// # Panics
+    /// If it is not there; so do the others.
+    #[must_use]
+    pub fn host(&self, host: HostId) -> &H {
+        &self.hosts[host.0 as usize]
+    }
+
+    /// A host, to give it something to do; it is asked for packets and timers when the network goes on.
+    pub fn host_mut(&mut self, host: HostId) -> &mut H {
+        self.touched.push(host.0);
+        &mut self.hosts[host.0 as usize]
+    }
+
+    /// Two hosts, to join them.
+    pub fn hosts_mut(&mut self, hosts: [HostId; 2]) -> [&mut H; 2] {
+        self.touched.extend(hosts.map(|h| h.0));
+        self.hosts
+            .get_disjoint_mut(hosts.map(|h| h.0 as usize))
+            .unwrap_or_else(|_| panic!("hosts {hosts:?} are not two hosts of the network"))
+    }
+
+    /// All hosts, in order.
+    #[must_use]
+    pub fn hosts(&self) -> &[H] {
+        &self.hosts
+    }
+
+    /// A switch.
+    #[must_use]
+    pub fn switch(&self, switch: SwitchId) -> &Switch<H::Packet> {
+        &self.switches[switch.0 as usize].switch
+    }
+
+    /// Packets that a switch dropped for want of a way.
+    #[must_use]
+    pub fn no_route(&self, switch: SwitchId) -> u64 {
+        self.switches[switch.0 as usize].no_route
+    }
+
+    /// What was counted of a link: from its first end, and from its second.
+    #[must_use]
+    pub fn link(&self, link: LinkId) -> [LinkCounters; 2] {
+        let first = 2 * link.0 as usize;
+        [
+            self.directions[first].counters,
+            self.directions[first + 1].counters,
+        ]
+    }
+
+    /// The link at a port of a switch or host, and which of its ends that is.
+    #[must_use]
+    pub fn link_at(&self, node: Node, port: PortId) -> Option<(LinkId, usize)> {
+        let ports = match node {
+            Node::Host(h) => &self.host_sides.get(h.0 as usize)?.nics,
+            Node::Switch(s) => &self.switches.get(s.0 as usize)?.ports,
+        };
+        let d = *ports.get(usize::from(port.0))?;
+        Some((LinkId(d / 2), d as usize % 2))
+    }
+
+    /// Events so far, and packets sent on links: what a run's cost is told by.
+    #[must_use]
+    pub fn work(&self) -> (u64, u64) {
+        let hops = self.directions.iter().map(|d| d.counters.packets);
+        (self.events, hops.sum())
+    }
+
+    /// Events that wait.
+    #[must_use]
+    pub fn waiting(&self) -> usize {
+        self.queue.len()
+    }
+
+    /// Where all packets are and went. Costs a look at everything.
+    #[must_use]
+    pub fn totals(&self) -> Totals {
+        let mut t = Totals::default();
+        for (d, (node, _)) in self.directions.iter().zip(&self.from) {
+            let c = &d.counters;
+            if matches!(node, Node::Host(_)) {
+                t.sent += c.packets;
+            }
+            t.duplicated += c.duplicated;
+            t.lost_fault += c.lost_fault;
+            t.lost_down += c.lost_down;
+            t.under_way += d.under_way();
+        }
+        t.received = self.host_sides.iter().map(|h| h.received).sum();
+        for side in &self.switches {
+            t.no_route += side.no_route;
+            for port in 0..side.ports.len() {
+                for priority in 0..PRIORITIES as u8 {
+                    let c = side
+                        .switch
+                        .counters(self.now, PortId(port as u16), priority);
+                    t.queued += c.queue_packets;
+                    for (n, reason) in t.dropped.iter_mut().zip(DropReason::ALL) {
+                        *n += c.dropped(reason);
+                    }
+                }
+            }
+        }
+        t
+    }
+
+    /// Goes on until `until`, all that happens then included.
+    pub fn run_until(&mut self, until: Picos) -> Ended {
+        while let Some(host) = self.touched.pop() {
+            self.serve_host(host as usize);
+        }
+        while let Some((at, number, what)) = self.queue.pop(until) {
+            self.now = at;
+            self.events += 1;
+            let (kind, n) = what::parts(what);
+            match kind {
+                what::ARRIVAL => self.arrival(n, number),
+                what::FREE => {
+                    self.directions[n].awaited = false;
+                    self.transmit(n);
+                    self.outputs_of(n);
+                }
+                what::HOST => {
+                    self.host_sides[n].alarm.rang();
+                    self.hosts[n].handle_timeout(at);
+                    self.serve_host(n);
+                }
+                what::SWITCH => {
+                    self.switches[n].alarm.rang();
+                    self.switches[n].switch.handle_timeout(at);
+                    self.outputs(n);
+                }
+                what::LINK => self.turn_link(n),
+                _ => {
+                    let sent = self.directions[n].release(at, &mut self.number);
+                    self.sent(n, &sent);
+                }
+            }
+        }
+        self.now = self.now.max(until);
+        if self.queue.len() == 0 {
+            Ended::Idle
+        } else {
+            Ended::Time
+        }
+    }
+
+    fn schedule(&mut self, at: Picos, what: u32) {
+        self.number += 1;
+        self.queue.push((at, self.number, what));
+    }
+
+    /// What follows from something sent into direction `d`.
+    #[inline]
+    fn sent(&mut self, d: usize, sent: &Sent) {
+        if let Some((at, number)) = sent.arrival {
+            self.queue.push((at, number, what::of(what::ARRIVAL, d)));
+        }
+        if let Some(at) = sent.release {
+            self.schedule(at, what::of(what::RELEASE, d));
+        }
+    }
+
+    /// The transmitter of a direction, which is free, sends what comes next.
+    #[inline]
+    fn transmit(&mut self, d: usize) {
+        let (node, port) = self.from[d];
+        let (item, again) = if self.directions[d].pause.classes != 0 {
+            let frame = core::mem::take(&mut self.directions[d].pause);
+            (Item::Pause(frame), true)
+        } else {
+            match node {
+                Node::Host(h) => {
+                    let packet = self.hosts[h.0 as usize].poll_transmit(self.now, port);
+                    let Some(packet) = packet else { return };
+                    (Item::Packet(packet), true)
+                }
+                Node::Switch(s) => {
+                    let switch = &mut self.switches[s.0 as usize].switch;
+                    let Some(packet) = switch.dequeue(self.now, port) else {
+                        return;
+                    };
+                    (Item::Packet(packet), switch.has_queued(port))
+                }
+            }
+        };
+        let direction = &mut self.directions[d];
+        let sent = direction.send(self.now, item, &mut self.number);
+        if again {
+            direction.awaited = true;
+            let at = direction.free_at;
+            self.schedule(at, what::of(what::FREE, d));
+        }
+        self.sent(d, &sent);
+    }
+
+    /// A direction has something to send: now, if its transmitter is free, or when it will be.
+    #[inline]
+    fn kick(&mut self, d: usize) {
+        let direction = &mut self.directions[d];
+        if direction.awaited {
+            return;
+        }
+        if direction.free_at <= self.now {
+            self.transmit(d);
+        } else {
+            direction.awaited = true;
+            let at = direction.free_at;
+            self.schedule(at, what::of(what::FREE, d));
+        }
+    }
+
+    /// Something has arrived by direction `d`.
+    fn arrival(&mut self, d: usize, number: u64) {
+        let flights = &mut self.directions[d].flights;
+        // What was under way when the link went down has left its event behind.
+        if flights.front().is_none_or(|f| f.number != number) {
+            return;
+        }
+        let Some(flight) = flights.pop_front() else {
+            return;
+        };
+        if let Some(next) = flights.front() {
+            let event = (next.at, next.number, what::of(what::ARRIVAL, d));
+            self.queue.push(event);
+        }
+        let (node, port) = self.from[d ^ 1];
+        match flight.item {
+            Item::Packet(packet) => {
+                self.directions[d].counters.delivered += 1;
+                match node {
+                    Node::Host(h) => {
+                        let h = h.0 as usize;
+                        self.host_sides[h].received += 1;
+                        self.hosts[h].receive(self.now, port, packet);
+                        self.serve_host(h);
+                    }
+                    Node::Switch(s) => self.through(s.0 as usize, port, packet),
+                }
+            }
+            Item::Pause(frame) => self.paused(d, node, port, &frame),
+        }
+    }
+
+    /// A packet has arrived at a switch.
+    #[inline]
+    fn through(&mut self, s: usize, from: PortId, packet: H::Packet) {
+        let side = &mut self.switches[s];
+        let ways = self
+            .routes
+            .ways(s, packet.destination().0, packet.destination_nic());
+        let Some(to) = Routes::choose(ways, || packet.ecmp_hash(side.seed)) else {
+            side.no_route += 1;
+            return;
+        };
+        let d = side.ports[usize::from(to.0)] as usize;
+        // Refusals are counted in the switch.
+        if side.switch.receive(self.now, from, to, packet).is_ok() {
+            self.kick(d);
+        }
+        self.outputs(s);
+    }
+
+    fn paused(&mut self, d: usize, node: Node, port: PortId, frame: &PauseFrame) {
+        let rate = self.directions[d].rate();
+        for priority in 0..PRIORITIES as u8 {
+            if frame.classes & 1 << priority == 0 {
+                continue;
+            }
+            let until = match frame.quanta[usize::from(priority)] {
+                _ if frame.endless & 1 << priority != 0 => Picos::MAX,
+                quanta => self.now + quanta_time(quanta, rate),
+            };
+            match node {
+                Node::Host(h) => {
+                    self.hosts[h.0 as usize].pause(self.now, port, priority, until);
+                }
+                Node::Switch(s) => {
+                    let switch = &mut self.switches[s.0 as usize].switch;
+                    switch.handle_pause(self.now, port, priority, until);
+                }
+            }
+        }
+        match node {
+            Node::Host(h) => self.serve_host(h.0 as usize),
+            Node::Switch(s) => {
+                self.kick(d ^ 1);
+                self.outputs(s.0 as usize);
+            }
+        }
+    }
+
+    /// Asks a host for packets and for when to come again.
+    #[inline]
+    fn serve_host(&mut self, h: usize) {
+        for nic in 0..self.host_sides[h].nics.len() {
+            let d = self.host_sides[h].nics[nic] as usize;
+            self.kick(d);
+        }
+        self.set_host_alarm(h);
+    }
+
+    #[inline]
+    fn set_host_alarm(&mut self, h: usize) {
+        let at = self.hosts[h].poll_timeout();
+        if let Some(at) = self.host_sides[h].alarm.set(self.now, at) {
+            self.schedule(at, what::of(what::HOST, h));
+        }
+    }
+
+    /// What the sender of a direction wants after its transmitter was served.
+    #[inline]
+    fn outputs_of(&mut self, d: usize) {
+        match self.from[d].0 {
+            Node::Host(h) => self.set_host_alarm(h.0 as usize),
+            Node::Switch(s) => self.outputs(s.0 as usize),
+        }
+    }
+
+    /// Does what a switch wants.
+    #[inline]
+    fn outputs(&mut self, s: usize) {
+        while let Some(output) = self.switches[s].switch.poll_output() {
+            let (port, priority, quanta) = match output {
+                Output::Pause {
+                    port,
+                    priority,
+                    quanta,
+                } => (port, priority, quanta),
+                Output::Resume { port, priority } => (port, priority, Some(0)),
+                Output::Ready(port) => {
+                    self.kick(self.switches[s].ports[usize::from(port.0)] as usize);
+                    continue;
+                }
+            };
+            let d = self.switches[s].ports[usize::from(port.0)] as usize;
+            self.directions[d].ask(priority, quanta);
+            self.kick(d);
+        }
+        let side = &mut self.switches[s];
+        if let Some(at) = side.alarm.set(self.now, side.switch.poll_timeout()) {
+            self.schedule(at, what::of(what::SWITCH, s));
+        }
+    }
+
+    /// The link of a switch's port goes down or comes up: what its peer asked for is over; and up again, the peer has to be told
+    /// what holds.
+    fn turn_port(&mut self, s: usize, d: usize, port: PortId, down: bool) {
+        let switch = &mut self.switches[s].switch;
+        let paused = switch.paused(self.now, port);
+        for priority in (0..PRIORITIES as u8).filter(|p| paused & 1 << p != 0) {
+            switch.handle_pause(self.now, port, priority, self.now);
+        }
+        let pfc = self.topology.switches[s].config.pfc.as_ref();
+        if let Some(pfc) = pfc.filter(|_| !down) {
+            for priority in (0..PRIORITIES as u8).filter(|p| switch.pausing(port, *p)) {
+                self.directions[d].ask(priority, pfc.quanta);
+            }
+        }
+    }
+
+    /// A link goes down or comes up. Both ends then know of no pause.
+    fn turn_link(&mut self, link: usize) {
+        let down = !self.directions[2 * link].down;
+        for d in [2 * link, 2 * link + 1] {
+            if down {
+                self.directions[d].cut();
+                self.directions[d].pause = PauseFrame::default();
+            } else {
+                self.directions[d].down = false;
+            }
+            let (node, port) = self.from[d];
+            match node {
+                Node::Host(h) => {
+                    let h = h.0 as usize;
+                    for priority in 0..PRIORITIES as u8 {
+                        self.hosts[h].pause(self.now, port, priority, self.now);
+                    }
+                    self.serve_host(h);
+                }
+                Node::Switch(s) => {
+                    self.turn_port(s.0 as usize, d, port, down);
+                    self.kick(d);
+                    self.outputs(s.0 as usize);
+                }
+            }
+        }
+    }
+}
