@@ -19,8 +19,8 @@ use rocexdp_proto::{
     SelectiveRepeat, VerbsError,
 };
 
-use super::frame::{Frame, address};
 use super::Host;
+use super::frame::{Frame, address};
 use crate::memory::NoBytes;
 use crate::picos::Picos;
 use crate::topology::{HostId, PortId};

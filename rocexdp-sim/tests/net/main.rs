@@ -1,0 +1,4 @@
+//! Networks of hosts that run the shipped transport.
+
+mod basics;
+mod common;
