@@ -122,7 +122,9 @@ impl<P: Packet> Direction<P> {
     ) -> Self {
         const PS_PER_BYTE_SECOND: u64 = 8_000_000_000_000;
         let bps = rate.as_bps();
-        let ps_per_byte = (PS_PER_BYTE_SECOND % bps == 0).then_some(PS_PER_BYTE_SECOND / bps);
+        let ps_per_byte = PS_PER_BYTE_SECOND
+            .is_multiple_of(bps)
+            .then_some(PS_PER_BYTE_SECOND / bps);
         let trouble = (!faults.is_clean()).then(|| {
             Box::new(Trouble {
                 faults,

@@ -5,15 +5,19 @@
 //!
 //! Must not: read a clock, or know what a flow is for.
 
+mod alarm;
 pub mod frame;
 mod link;
 mod network;
 mod queue;
 pub mod rc;
 pub mod routes;
+mod totals;
+mod types;
 
 pub use link::{LinkCounters, PAUSE_FRAME, PauseFrame};
-pub use network::{Ended, Network, NetworkError, Options, Totals};
+pub use network::Network;
+pub use types::{Ended, NetworkError, Options, Totals};
 
 use crate::picos::Picos;
 use crate::switch::Queued;

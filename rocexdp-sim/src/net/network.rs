@@ -5,129 +5,14 @@
 //!
 //! Must not: decide what hosts and switches decide.
 
-use core::fmt;
-
-use super::link::{Direction, Item, LinkCounters, PauseFrame, Sent};
+use super::alarm::Alarm;
+use super::link::{Direction, Item, PauseFrame, Sent};
 use super::queue::EventQueue;
 use super::routes::{self, Routes};
-use super::{Host, Packet};
+use super::{Ended, Host, NetworkError, Options, Packet};
 use crate::picos::Picos;
-use crate::switch::{ConfigError, DropReason, Output, PRIORITIES, Switch, quanta_time};
-use crate::topology::{HostId, LinkId, Node, PortId, SwitchId, Topology, TopologyError};
-
-/// Settings of a network.
-#[derive(Clone, Debug, Default)]
-pub struct Options {
-    /// Of marks, of ways, and, added to their own seed, of faults.
-    pub seed: u64,
-    /// Serialisation times are whole nanoseconds, rounded down, as ns-3's are.
-    pub whole_nanoseconds: bool,
-    /// Seed of each switch for [`Packet::ecmp_hash`]; `None`: drawn from `seed`.
-    pub ecmp_seeds: Option<Vec<u32>>,
-}
-
-/// Why a network can't be built.
-#[derive(Clone, PartialEq, Debug)]
-pub enum NetworkError {
-    /// The topology is none.
-    Topology(TopologyError),
-    /// A switch can't be set up so.
-    Switch {
-        /// Its name.
-        switch: String,
-        /// What is wrong.
-        error: ConfigError,
-    },
-    /// As many hosts as the topology names must be given.
-    Hosts {
-        /// What it names.
-        named: usize,
-        /// What was given.
-        given: usize,
-    },
-    /// As many seeds of ways as there are switches must be given.
-    Seeds {
-        /// Switches.
-        switches: usize,
-        /// Seeds.
-        given: usize,
-    },
-}
-
-impl fmt::Display for NetworkError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Topology(error) => error.fmt(f),
-            Self::Switch { switch, error } => write!(f, "switch {switch}: {error}"),
-            Self::Hosts { named, given } => {
-                write!(
-                    f,
-                    "the topology names {named} hosts, and {given} were given"
-                )
-            }
-            Self::Seeds { switches, given } => {
-                write!(
-                    f,
-                    "{given} seeds of ways were given for {switches} switches"
-                )
-            }
-        }
-    }
-}
-
-impl core::error::Error for NetworkError {}
-
-impl From<TopologyError> for NetworkError {
-    fn from(error: TopologyError) -> Self {
-        Self::Topology(error)
-    }
-}
-
-/// Where packets are and where they went, of the whole network.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct Totals {
-    /// Packets that hosts sent.
-    pub sent: u64,
-    /// Copies that links made.
-    pub duplicated: u64,
-    /// Packets that hosts received.
-    pub received: u64,
-    /// Packets under way on links.
-    pub under_way: u64,
-    /// Packets in switches.
-    pub queued: u64,
-    /// Lost as a fault of a link.
-    pub lost_fault: u64,
-    /// Lost because a link was or went down.
-    pub lost_down: u64,
-    /// Dropped by switches because they know no way.
-    pub no_route: u64,
-    /// Dropped by switches, by [`DropReason`]: of its order in [`DropReason::ALL`].
-    pub dropped: [u64; DropReason::ALL.len()],
-}
-
-impl Totals {
-    /// Packets lost, for whatever reason.
-    #[must_use]
-    pub fn lost(&self) -> u64 {
-        self.lost_fault + self.lost_down + self.no_route + self.dropped.iter().sum::<u64>()
-    }
-
-    /// Whether every packet is somewhere.
-    #[must_use]
-    pub fn balance(&self) -> bool {
-        self.sent + self.duplicated == self.received + self.under_way + self.queued + self.lost()
-    }
-}
-
-/// Why [`Network::run_until`] came back.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Ended {
-    /// The time has come.
-    Time,
-    /// Nothing will happen any more, unless somebody does something; the time has come all the same.
-    Idle,
-}
+use crate::switch::{Output, PRIORITIES, Switch, quanta_time};
+use crate::topology::{HostId, LinkId, Node, PortId, SwitchId, Topology};
 
 /// What happens: kind and number, in one word.
 mod what {
@@ -148,63 +33,39 @@ mod what {
     }
 }
 
-/// When something wants to be woken: the events in the queue for it, the next one last. Each is earlier than the one before, so a
-/// timer that moves later leaves none behind.
-#[derive(Default)]
-struct Alarm(Vec<Picos>);
-
-impl Alarm {
-    /// The time to put into the queue, if it must be.
-    #[inline]
-    fn set(&mut self, now: Picos, at: Option<Picos>) -> Option<Picos> {
-        let at = at?.max(now);
-        if at == Picos::MAX || self.0.last().is_some_and(|next| *next <= at) {
-            return None;
-        }
-        self.0.push(at);
-        Some(at)
-    }
-
-    /// The time has come.
-    #[inline]
-    fn rang(&mut self) {
-        self.0.pop();
-    }
-}
-
-struct HostSide {
+pub(super) struct HostSide {
     /// Directions out of its NICs.
     nics: Vec<u32>,
     alarm: Alarm,
-    received: u64,
+    pub(super) received: u64,
 }
 
-struct SwitchSide<P> {
-    switch: Switch<P>,
+pub(super) struct SwitchSide<P> {
+    pub(super) switch: Switch<P>,
     /// Directions out of its ports.
-    ports: Vec<u32>,
+    pub(super) ports: Vec<u32>,
     alarm: Alarm,
     seed: u32,
-    no_route: u64,
+    pub(super) no_route: u64,
 }
 
 /// A network in simulated time. See the module's head.
 pub struct Network<H: Host> {
     topology: Topology,
-    now: Picos,
+    pub(super) now: Picos,
     number: u64,
-    queue: EventQueue,
+    pub(super) queue: EventQueue,
     routes: Routes,
     hosts: Vec<H>,
-    host_sides: Vec<HostSide>,
-    switches: Vec<SwitchSide<H::Packet>>,
+    pub(super) host_sides: Vec<HostSide>,
+    pub(super) switches: Vec<SwitchSide<H::Packet>>,
     /// Two per link: from its first end, and from its second.
-    directions: Vec<Direction<H::Packet>>,
+    pub(super) directions: Vec<Direction<H::Packet>>,
     /// What sends into each direction, and its port there.
-    from: Vec<(Node, PortId)>,
+    pub(super) from: Vec<(Node, PortId)>,
     /// Hosts that somebody outside has had in hands.
     touched: Vec<u32>,
-    events: u64,
+    pub(super) events: u64,
 }
 
 impl<H: Host> Network<H> {
@@ -262,7 +123,7 @@ impl<H: Host> Network<H> {
         let mut bits_per_second = 0u128;
         for (link, ports) in topology.links.iter().zip(topology.ports()) {
             bits_per_second += 2 * u128::from(link.rate.as_bps());
-            for end in 0..2 {
+            for (end, port) in ports.into_iter().enumerate() {
                 let d = directions.len() as u32;
                 let mut faults = link.faults[end];
                 faults.seed = faults.seed.wrapping_add(options.seed);
@@ -274,7 +135,7 @@ impl<H: Host> Network<H> {
                     d,
                     options.whole_nanoseconds,
                 ));
-                from.push((link.ends[end], ports[end]));
+                from.push((link.ends[end], port));
                 match link.ends[end] {
                     Node::Host(h) => host_sides[h.0 as usize].nics.push(d),
                     Node::Switch(s) => switches[s.0 as usize].ports.push(d),
@@ -360,16 +221,6 @@ impl<H: Host> Network<H> {
         self.switches[switch.0 as usize].no_route
     }
 
-    /// What was counted of a link: from its first end, and from its second.
-    #[must_use]
-    pub fn link(&self, link: LinkId) -> [LinkCounters; 2] {
-        let first = 2 * link.0 as usize;
-        [
-            self.directions[first].counters,
-            self.directions[first + 1].counters,
-        ]
-    }
-
     /// The link at a port of a switch or host, and which of its ends that is.
     #[must_use]
     pub fn link_at(&self, node: Node, port: PortId) -> Option<(LinkId, usize)> {
@@ -379,51 +230,6 @@ impl<H: Host> Network<H> {
         };
         let d = *ports.get(usize::from(port.0))?;
         Some((LinkId(d / 2), d as usize % 2))
-    }
-
-    /// Events so far, and packets sent on links: what a run's cost is told by.
-    #[must_use]
-    pub fn work(&self) -> (u64, u64) {
-        let hops = self.directions.iter().map(|d| d.counters.packets);
-        (self.events, hops.sum())
-    }
-
-    /// Events that wait.
-    #[must_use]
-    pub fn waiting(&self) -> usize {
-        self.queue.len()
-    }
-
-    /// Where all packets are and went. Costs a look at everything.
-    #[must_use]
-    pub fn totals(&self) -> Totals {
-        let mut t = Totals::default();
-        for (d, (node, _)) in self.directions.iter().zip(&self.from) {
-            let c = &d.counters;
-            if matches!(node, Node::Host(_)) {
-                t.sent += c.packets;
-            }
-            t.duplicated += c.duplicated;
-            t.lost_fault += c.lost_fault;
-            t.lost_down += c.lost_down;
-            t.under_way += d.under_way();
-        }
-        t.received = self.host_sides.iter().map(|h| h.received).sum();
-        for side in &self.switches {
-            t.no_route += side.no_route;
-            for port in 0..side.ports.len() {
-                for priority in 0..PRIORITIES as u8 {
-                    let c = side
-                        .switch
-                        .counters(self.now, PortId(port as u16), priority);
-                    t.queued += c.queue_packets;
-                    for (n, reason) in t.dropped.iter_mut().zip(DropReason::ALL) {
-                        *n += c.dropped(reason);
-                    }
-                }
-            }
-        }
-        t
     }
 
     /// Goes on until `until`, all that happens then included.

@@ -162,8 +162,7 @@ impl EventQueue {
                 self.link(b, e);
             }
         }
-        self.current
-            .sort_unstable_by(|a, b| (b.0, b.1).cmp(&(a.0, a.1)));
+        self.current.sort_unstable_by_key(|e| Reverse((e.0, e.1)));
         true
     }
 
