@@ -10,3 +10,4 @@ pub mod source;
 pub mod units;
 
 pub use source::{Error, Source};
+pub mod reference;
