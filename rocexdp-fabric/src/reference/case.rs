@@ -128,6 +128,14 @@ impl Case {
                 }
             }
         }
+        for id in &self.nodes.switches {
+            self.switch_config(*id).check().map_err(|error| {
+                self.config.error(format!(
+                    "BUFFER_SIZE {} and the links of switch {} don't fit: {error}",
+                    self.config.buffer, id.0
+                ))
+            })?;
+        }
         if self.config.controller == Controller::Dcqcn {
             let slowest = self.host_links().map(|(_, rate)| rate).min();
             let params = Params {

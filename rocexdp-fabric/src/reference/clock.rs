@@ -15,7 +15,7 @@ const TWO_64: f64 = 18_446_744_073_709_551_616.0;
 
 /// Whole nanoseconds of `seconds`; 0 for what is negative or no number.
 pub(crate) fn nanos_of(seconds: f64) -> u64 {
-    if !(seconds > 0.0) {
+    if seconds.is_nan() || seconds <= 0.0 {
         return 0;
     }
     let whole = seconds.floor();

@@ -409,7 +409,7 @@ impl RefHost {
         } else {
             self.line
         };
-        qp.next_send = now + transmission(packet.len().into(), rate);
+        qp.next_send = now + transmission(packet.bytes().into(), rate);
         Some(packet)
     }
 

@@ -62,7 +62,7 @@ pub(super) const fn address(node: NodeId) -> u32 {
 impl RefPacket {
     /// Bytes that it takes of buffers and links.
     #[must_use]
-    pub const fn len(&self) -> u32 {
+    pub const fn bytes(&self) -> u32 {
         match self.kind {
             Kind::Data => self.payload + HEADERS as u32,
             Kind::Ack | Kind::Nack => ACK_LEN,
@@ -100,7 +100,7 @@ fn murmur3(words: &[u32], seed: u32) -> u32 {
 
 impl Queued for RefPacket {
     fn wire_len(&self) -> u32 {
-        self.len()
+        self.bytes()
     }
 
     fn priority(&self) -> u8 {
