@@ -6,8 +6,8 @@
 
 pub mod fabric;
 pub mod names;
+pub mod reference;
 pub mod source;
 pub mod units;
 
 pub use source::{Error, Source};
-pub mod reference;
