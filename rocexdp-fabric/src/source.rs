@@ -5,7 +5,10 @@
 use std::{fmt, ops::Range};
 
 use serde::de::DeserializeOwned;
-use toml::{Spanned, de::DeTable};
+use toml::{
+    Spanned,
+    de::{DeTable, DeValue},
+};
 
 /// Why a text is refused: file, line, reason.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -29,22 +32,50 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// A text and its name.
+/// A text and its name; or two, where a scenario names its fabric's file: places in the second come after the first's end.
 #[derive(Clone, Copy, Debug)]
 pub struct Source<'a> {
-    /// Name in messages: the file's path.
-    pub name: &'a str,
-    /// The TOML.
-    pub text: &'a str,
+    name: &'a str,
+    text: &'a str,
+    second: Option<(&'a str, &'a str)>,
 }
 
 impl<'a> Source<'a> {
+    /// A text, and its name in messages: the file's path.
+    #[must_use]
+    pub const fn new(name: &'a str, text: &'a str) -> Self {
+        Self {
+            name,
+            text,
+            second: None,
+        }
+    }
+
+    /// The same with a second text.
+    #[must_use]
+    pub const fn with(self, name: &'a str, text: &'a str) -> Self {
+        Self {
+            second: Some((name, text)),
+            ..self
+        }
+    }
+
+    /// Its name.
+    #[must_use]
+    pub const fn name(&self) -> &'a str {
+        self.name
+    }
+
     /// An error at a place.
     #[must_use]
     pub fn error(&self, at: Range<usize>, reason: impl fmt::Display) -> Error {
-        let before = self.text.get(..at.start).unwrap_or(self.text);
+        let (name, text, start) = match (self.second, at.start.checked_sub(self.text.len() + 1)) {
+            (Some((name, text)), Some(start)) => (name, text, start),
+            _ => (self.name, self.text, at.start),
+        };
+        let before = text.get(..start).unwrap_or(text);
         Error {
-            file: self.name.to_owned(),
+            file: name.to_owned(),
             line: Some(before.bytes().filter(|byte| *byte == b'\n').count() + 1),
             reason: reason.to_string(),
         }
@@ -77,6 +108,18 @@ impl<'a> Source<'a> {
         DeTable::parse(self.text).map_err(|error| self.refused(&error))
     }
 
+    /// The second text as a tree, with places as [`Source::error`] takes them.
+    ///
+    /// # Errors
+    /// There is none, or it is no TOML.
+    pub fn second_tree(&self) -> Result<Spanned<DeTable<'a>>, Error> {
+        let (name, text) = self.second.unwrap_or_default();
+        let tree = Source::new(name, text).tree()?;
+        let (span, by) = (tree.span(), self.text.len() + 1);
+        let table = shifted(tree.into_inner(), by);
+        Ok(Spanned::new(span.start + by..span.end + by, table))
+    }
+
     /// A tree of this text as a structure.
     ///
     /// # Errors
@@ -95,19 +138,57 @@ impl<'a> Source<'a> {
     }
 }
 
+/// A table with all places moved.
+fn shifted(table: DeTable<'_>, by: usize) -> DeTable<'_> {
+    let entries = table.into_iter();
+    entries
+        .map(|(key, value)| {
+            let at = key.span();
+            let key = Spanned::new(at.start + by..at.end + by, key.into_inner());
+            (key, shifted_value(value, by))
+        })
+        .collect()
+}
+
+fn shifted_value(value: Spanned<DeValue<'_>>, by: usize) -> Spanned<DeValue<'_>> {
+    let at = value.span();
+    let moved = match value.into_inner() {
+        DeValue::Table(table) => DeValue::Table(shifted(table, by)),
+        DeValue::Array(mut array) => {
+            for value in array.iter_mut() {
+                let inner = std::mem::replace(value, Spanned::new(0..0, DeValue::Boolean(false)));
+                *value = shifted_value(inner, by);
+            }
+            DeValue::Array(array)
+        }
+        other => other,
+    };
+    Spanned::new(at.start + by..at.end + by, moved)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn errors_name_file_and_line() {
-        let source = Source {
-            name: "x.toml",
-            text: "a = 1\nb = 2\nc = =\n",
-        };
+        let source = Source::new("x.toml", "a = 1\nb = 2\nc = =\n");
         assert_eq!(source.error(6..7, "no").to_string(), "x.toml:2: no");
         assert_eq!(source.error_anywhere("no").to_string(), "x.toml: no");
         let error = source.tree().unwrap_err();
         assert_eq!(error.line, Some(3), "{error}");
+    }
+
+    #[test]
+    fn places_of_a_second_text_are_told_apart() {
+        let source = Source::new("a.toml", "a = 1\n").with("b.toml", "\nb = [\n{ c = 2 }]\n");
+        let tree = source.second_tree().unwrap();
+        let b = tree.get_ref().get("b").unwrap();
+        let c = b.get_ref().as_array().unwrap().get(0).unwrap();
+        assert_eq!(source.error(b.span(), "no").to_string(), "b.toml:2: no");
+        assert_eq!(source.error(c.span(), "no").to_string(), "b.toml:3: no");
+        assert_eq!(source.error(0..1, "no").to_string(), "a.toml:1: no");
+        let source = source.with("b.toml", "x");
+        assert_eq!(source.second_tree().unwrap_err().file, "b.toml");
     }
 }

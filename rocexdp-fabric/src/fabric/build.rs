@@ -19,7 +19,7 @@ use toml::Spanned;
 use super::{
     Fabric, Host, Link, Nic, VERSION, generate,
     plan::{LinkPlan, Named, Plan, link_over, over},
-    schema::{FaultsEntry, FlapEntry, LinkEntry, Schema},
+    schema::{FaultsEntry, FlapEntry, LinkEntry, Schema, Set},
     switch,
 };
 use crate::{
@@ -40,7 +40,8 @@ const MOST_DOWN: u64 = 100_000;
 /// Hosts' NICs that fit a /16.
 const MOST_NICS: usize = 65_000;
 
-pub(super) fn build(schema: &Schema, source: Source<'_>) -> Result<Fabric, Error> {
+/// `changes` come after the schema's own.
+pub(super) fn build(schema: &Schema, changes: &Set, source: Source<'_>) -> Result<Fabric, Error> {
     if let Some(version) = &schema.version
         && *version.get_ref() != VERSION
     {
@@ -50,7 +51,7 @@ pub(super) fn build(schema: &Schema, source: Source<'_>) -> Result<Fabric, Error
         );
         return Err(source.error(version.span(), reason));
     }
-    let plan = gather(schema, source)?;
+    let plan = gather(schema, changes, source)?;
     let mut links = Vec::with_capacity(plan.links.len());
     let mut infos = Vec::with_capacity(plan.links.len());
     let mut parallel = BTreeMap::new();
@@ -110,7 +111,7 @@ pub(super) fn build(schema: &Schema, source: Source<'_>) -> Result<Fabric, Error
         name: schema
             .name
             .clone()
-            .unwrap_or_else(|| source.name.to_owned()),
+            .unwrap_or_else(|| source.name().to_owned()),
         topology,
         hosts,
         links: infos,
@@ -120,7 +121,7 @@ pub(super) fn build(schema: &Schema, source: Source<'_>) -> Result<Fabric, Error
 }
 
 /// All nodes and links by name.
-fn gather(schema: &Schema, source: Source<'_>) -> Result<Plan, Error> {
+fn gather(schema: &Schema, changes: &Set, source: Source<'_>) -> Result<Plan, Error> {
     if let Some(ends) = &schema.defaults.link.ends {
         return Err(source.error(ends.span(), "defaults have no ends: they are for all links"));
     }
@@ -143,10 +144,10 @@ fn gather(schema: &Schema, source: Source<'_>) -> Result<Plan, Error> {
     for entry in &schema.link {
         plan.list_link(source, entry)?;
     }
-    for entry in &schema.set.switch {
+    for entry in schema.set.switch.iter().chain(&changes.switch) {
         plan.set_switch(source, entry)?;
     }
-    for entry in &schema.set.link {
+    for entry in schema.set.link.iter().chain(&changes.link) {
         plan.set_link(source, entry)?;
     }
     if plan.hosts.len() < 2 {

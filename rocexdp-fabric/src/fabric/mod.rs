@@ -17,7 +17,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use rocexdp_proto::time::Rate;
 use rocexdp_sim::topology::{HostId, LinkId, Topology};
 
-pub use schema::Schema;
+pub use schema::{Schema, Set};
 
 use crate::source::{Error, Source};
 
@@ -82,15 +82,15 @@ impl Fabric {
     /// # Errors
     /// File, line and reason.
     pub fn read(source: Source<'_>) -> Result<Self, Error> {
-        Self::build(&source.read(source.tree()?)?, source)
+        Self::build(&source.read(source.tree()?)?, &Set::default(), source)
     }
 
-    /// Builds a fabric that stands in `source`.
+    /// Builds a fabric that stands in `source`, with changes that come after its own.
     ///
     /// # Errors
     /// File, line and reason.
-    pub fn build(schema: &Schema, source: Source<'_>) -> Result<Self, Error> {
-        build::build(schema, source)
+    pub fn build(schema: &Schema, changes: &Set, source: Source<'_>) -> Result<Self, Error> {
+        build::build(schema, changes, source)
     }
 
     /// The topology with each direction's faults seeded from a run's seed.

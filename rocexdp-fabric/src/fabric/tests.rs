@@ -10,10 +10,7 @@ use rocexdp_sim::{
 use super::*;
 
 fn read(text: &str) -> Result<Fabric, Error> {
-    Fabric::read(Source {
-        name: "f.toml",
-        text,
-    })
+    Fabric::read(Source::new("f.toml", text))
 }
 
 const LINKED: &str = "
