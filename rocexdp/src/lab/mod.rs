@@ -9,6 +9,7 @@ mod counters;
 mod error;
 mod impair;
 pub mod keeper;
+mod links;
 mod relay;
 mod topology;
 mod wire;

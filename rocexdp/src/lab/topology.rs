@@ -1,49 +1,30 @@
 //! The lab's namespaces and links: made, looked at, removed.
 //!
-//! Two hosts, each with one interface `eth0`, and a wire between with a port for each, `port-a` and `port-b`. What is set on the
-//! links is what a redirecting XDP program in the middle needs:
-//! - hosts fill checksums in themselves and don't leave segmentation to the device: a redirected frame loses the note
-//!   that its checksum is still missing (drivers/net/veth.c turns the skb into an XDP frame);
-//! - VLAN tags are in the frame, not beside it;
-//! - GRO on the hosts' side makes veth run NAPI there, without which a frame redirected to it is lost
-//!   (drivers/net/veth.c, `veth_xdp_xmit`);
-//! - a `pfifo` queue makes veth hold the sender back when the other end's ring is full, where
-//!   without a queueing discipline it drops (drivers/net/veth.c, `veth_xmit`, since Linux 6.16).
+//! Two hosts, each with one interface `eth0`, and a wire between with a port for each, `port-a` and `port-b`.
 //!
 //! With a VLAN the hosts' addresses are on a VLAN device `eth0.ID`, whose tags the kernel adds and removes; rocexdp
 //! attaches to the parent `eth0`, sees the tags and adds its own. On a kernel without VLAN devices (`CONFIG_VLAN_8021Q`)
 //! the addresses are on `eth0`: then only rocexdp's frames are tagged, and it must be told the id.
 
 use std::{
-    fs, io,
-    net::IpAddr,
+    io,
     os::fd::{AsFd, AsRawFd},
 };
 
-use netlink_packet_core::{DefaultNla, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE};
-use netlink_packet_route::{
-    AddressFamily, RouteNetlinkMessage as Message,
-    address::{AddressAttribute, AddressFlags, AddressMessage},
-    link::{
-        InfoData, InfoKind, InfoVeth, InfoVlan, LinkAttribute, LinkFlags, LinkInfo, LinkMessage,
+use super::{
+    Error, Host, LabConfig,
+    links::{
+        add_address, add_ipv6_address, add_pfifo, add_vlan, create_pair, open_host_end,
+        remove_namespaces, set_up, silence_ipv6,
     },
-    tc::{TcAttribute, TcHandle, TcMessage},
 };
-
-use super::{Error, Host, LabConfig};
 use crate::{
-    net::{IfIndex, Link, Mac, features::XdpFeatures, netlink::Socket},
-    sys::{
-        ethtool::{self, Offload},
-        netns::NetNs,
-    },
+    net::{IfIndex, Link, Mac, features::XdpFeatures},
+    sys::netns::NetNs,
 };
 
 /// The interface of a host.
 pub const HOST_INTERFACE: &str = "eth0";
-/// Packets that a host's `pfifo` queue holds, as many as a NIC's transmit ring.
-const QUEUE_PACKETS: u32 = 1024;
-const TCA_OPTIONS: u16 = 2;
 
 /// The three namespaces.
 #[derive(Debug)]
@@ -148,91 +129,19 @@ pub fn check_free(lab: &str) -> Result<(), Error> {
     Ok(())
 }
 
-/// Removes what exists of a lab: links first, so that they go even when a process lives on in a namespace. Returns the
-/// namespaces removed.
+/// Removes what exists of a lab; see [`remove_namespaces`].
 ///
 /// # Errors
 /// The first thing that could not be removed; the rest is still tried.
 pub fn remove(lab: &str) -> io::Result<Vec<String>> {
-    let mut removed = Vec::new();
-    let mut first_error = Ok(());
-    for name in namespaces(lab) {
-        let namespace = match NetNs::open(&name) {
-            Ok(namespace) => namespace,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-            Err(error) => {
-                first_error = first_error.and(Err(error));
-                continue;
-            }
-        };
-        // A name whose namespace was never mounted can't be entered.
-        let _ = namespace.run(|| {
-            for link in Link::all().unwrap_or_default() {
-                if link.kind.as_deref() == Some("veth") {
-                    // It may be gone with its peer already.
-                    let _ = delete(link.index);
-                }
-            }
-        });
-        drop(namespace);
-        match NetNs::delete(&name) {
-            Ok(()) => removed.push(name),
-            Err(error) => first_error = first_error.and(Err(error)),
-        }
-    }
-    first_error.map(|()| removed)
-}
-
-/// The wire's ports must not talk themselves. A kernel without IPv6 has no such switch.
-fn silence_ipv6() {
-    for which in ["default", "all"] {
-        let _ = fs::write(format!("/proc/sys/net/ipv6/conf/{which}/disable_ipv6"), "1");
-    }
-}
-
-fn end(name: &str, mac: Mac, mtu: u32) -> LinkMessage {
-    let mut message = LinkMessage::default();
-    message.attributes = vec![
-        LinkAttribute::IfName(name.to_owned()),
-        LinkAttribute::Address(mac.0.to_vec()),
-        LinkAttribute::Mtu(mtu),
-        LinkAttribute::NumTxQueues(1),
-        LinkAttribute::NumRxQueues(1),
-    ];
-    message
-}
-
-fn create_pair(host: Host, host_fd: i32, mtu: u32) -> io::Result<()> {
-    let mut peer = end(HOST_INTERFACE, host.mac(), mtu);
-    peer.attributes.push(LinkAttribute::NetNsFd(host_fd));
-    let [a, b, c, d, _, last] = host.mac().0;
-    let mut link = end(host.port(), Mac([a, b, c, d, 0xff, last]), mtu);
-    link.attributes.push(LinkAttribute::LinkInfo(vec![
-        LinkInfo::Kind(InfoKind::Veth),
-        LinkInfo::Data(InfoData::Veth(InfoVeth::Peer(peer))),
-    ]));
-    Socket::route(0)?.request(Message::NewLink(link), NLM_F_CREATE | NLM_F_EXCL)?;
-    Ok(())
-}
-
-fn set_up(index: IfIndex) -> io::Result<()> {
-    let mut message = LinkMessage::default();
-    message.header.index = index.0;
-    message.header.flags = LinkFlags::Up;
-    message.header.change_mask = LinkFlags::Up;
-    Socket::route(0)?.request(Message::SetLink(message), 0)?;
-    Ok(())
-}
-
-fn delete(index: IfIndex) -> io::Result<()> {
-    let mut message = LinkMessage::default();
-    message.header.index = index.0;
-    Socket::route(0)?.request(Message::DelLink(message), 0)?;
-    Ok(())
+    remove_namespaces(namespaces(lab))
 }
 
 fn add_port(host: Host, fd: i32, config: &LabConfig) -> Result<IfIndex, Error> {
-    create_pair(host, fd, config.mtu).map_err(Error::step("creating a veth pair"))?;
+    let [a, b, c, d, _, last] = host.mac().0;
+    let near = (host.port(), Mac([a, b, c, d, 0xff, last]));
+    create_pair(near, (HOST_INTERFACE, host.mac()), fd, config.mtu)
+        .map_err(Error::step("creating a veth pair"))?;
     let link = Link::by_name(host.port())?;
     if config.qdisc {
         // For what the userspace wire sends: a redirect passes a queueing discipline by.
@@ -249,20 +158,7 @@ struct Addressed {
 fn configure_host(host: Host, config: &LabConfig) -> Result<Addressed, Error> {
     let loopback = Link::by_name("lo")?;
     set_up(loopback.index).map_err(Error::step("setting lo up"))?;
-    let link = Link::by_name(HOST_INTERFACE)?;
-    for (offload, on) in [
-        (Offload::TxChecksum, false),
-        (Offload::Tso, false),
-        (Offload::Vlan, false),
-        (Offload::Gro, true),
-    ] {
-        ethtool::set_offload(HOST_INTERFACE, offload, on)
-            .map_err(Error::step("setting offloads (ethtool -K)"))?;
-    }
-    if config.qdisc {
-        add_pfifo(link.index).map_err(Error::step("adding a pfifo queue"))?;
-    }
-    set_up(link.index).map_err(Error::step("setting a host's interface up"))?;
+    let link = open_host_end(HOST_INTERFACE, config.qdisc)?;
     let vlan = config.vlan.map(|id| (id, format!("{HOST_INTERFACE}.{id}")));
     let addressed = match vlan {
         None => link,
@@ -275,77 +171,9 @@ fn configure_host(host: Host, config: &LabConfig) -> Result<Addressed, Error> {
     set_up(addressed.index).map_err(Error::step("setting a host's interface up"))?;
     let [ipv4, ipv6] = host.addresses();
     add_address(addressed.index, ipv4, 24).map_err(Error::step("adding an IPv4 address"))?;
-    let ipv6 = match add_address(addressed.index, ipv6, 64) {
-        Ok(()) => true,
-        // IPv6 is not built in, or disabled.
-        Err(error)
-            if matches!(
-                error.raw_os_error(),
-                Some(libc::EAFNOSUPPORT | libc::EOPNOTSUPP | libc::EACCES | libc::EPERM)
-            ) =>
-        {
-            false
-        }
-        Err(error) => return Err(Error::Step("adding an IPv6 address", error)),
-    };
+    let ipv6 = add_ipv6_address(addressed.index, ipv6, 64)?;
     Ok(Addressed {
         interface: addressed.name,
         ipv6,
     })
-}
-
-fn add_vlan(name: &str, parent: IfIndex, id: u16) -> io::Result<()> {
-    let mut message = LinkMessage::default();
-    message.attributes = vec![
-        LinkAttribute::IfName(name.to_owned()),
-        LinkAttribute::Link(parent.0),
-        LinkAttribute::LinkInfo(vec![
-            LinkInfo::Kind(InfoKind::Vlan),
-            LinkInfo::Data(InfoData::Vlan(vec![InfoVlan::Id(id)])),
-        ]),
-    ];
-    Socket::route(0)?.request(Message::NewLink(message), NLM_F_CREATE | NLM_F_EXCL)?;
-    Ok(())
-}
-
-fn add_address(index: IfIndex, address: IpAddr, prefix: u8) -> io::Result<()> {
-    let mut message = AddressMessage::default();
-    message.header.family = if address.is_ipv4() {
-        AddressFamily::Inet
-    } else {
-        AddressFamily::Inet6
-    };
-    message.header.prefix_len = prefix;
-    message.header.index = index.0;
-    message.attributes = vec![
-        AddressAttribute::Local(address),
-        AddressAttribute::Address(address),
-    ];
-    if address.is_ipv6() {
-        // Usable at once: no duplicate address detection.
-        message
-            .attributes
-            .push(AddressAttribute::Flags(AddressFlags::Nodad));
-    }
-    Socket::route(0)?.request(Message::NewAddress(message), NLM_F_CREATE | NLM_F_EXCL)?;
-    Ok(())
-}
-
-fn add_pfifo(index: IfIndex) -> io::Result<()> {
-    let mut message = TcMessage::default();
-    message.header.index = i32::try_from(index.0).map_err(io::Error::other)?;
-    message.header.parent = TcHandle::ROOT;
-    message.attributes = vec![
-        TcAttribute::Kind("pfifo".to_owned()),
-        // struct tc_fifo_qopt
-        TcAttribute::Other(DefaultNla::new(
-            TCA_OPTIONS,
-            QUEUE_PACKETS.to_ne_bytes().to_vec(),
-        )),
-    ];
-    Socket::route(0)?.request(
-        Message::NewQueueDiscipline(message),
-        NLM_F_CREATE | NLM_F_REPLACE,
-    )?;
-    Ok(())
 }
