@@ -129,6 +129,8 @@ impl Packet for RefPacket {
         murmur3(&self.key(), seed)
     }
 
+    fn corrupt(&mut self, _: u64) {}
+
     /// Ethernet, IPv4 and, of data, UDP with the sequence number and priority; of acknowledgements, IP protocol 0xfc (0xfd: of
     /// a gap) with ports, flags, priority and sequence number (`qbb-header.cc`).
     fn write_frame(&self, out: &mut Vec<u8>) {

@@ -232,6 +232,20 @@ impl<H: Host> Network<H> {
         Some((LinkId(d / 2), d as usize % 2))
     }
 
+    /// When the next event is; what hosts were given in the meantime counts once [`Network::run_until`] has seen it.
+    pub fn next_event(&mut self) -> Option<Picos> {
+        self.queue.peek()
+    }
+
+    /// A host's NIC sends a pause frame, ahead of its packets: the peer is silent on `priority` for these quanta; 0 resumes.
+    pub fn send_pause(&mut self, host: HostId, nic: PortId, priority: u8, quanta: u16) {
+        let nics = self.host_sides.get(host.0 as usize).map(|side| &side.nics);
+        if let Some(&d) = nics.and_then(|nics| nics.get(usize::from(nic.0))) {
+            self.directions[d as usize].ask(priority & 7, Some(quanta));
+            self.kick(d as usize);
+        }
+    }
+
     /// Goes on until `until`, all that happens then included.
     pub fn run_until(&mut self, until: Picos) -> Ended {
         while let Some(host) = self.touched.pop() {

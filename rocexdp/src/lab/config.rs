@@ -121,13 +121,7 @@ impl LabConfig {
     }
 
     pub(super) fn check(&self) -> Result<(), Error> {
-        let plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
-        if self.name.is_empty() || self.name.len() > 64 || !self.name.chars().all(plain) {
-            return Err(Error::Config(format!(
-                "lab name {:?}: must be 1 to 64 letters, digits, '-' or '_'",
-                self.name
-            )));
-        }
+        check_name(&self.name)?;
         if !(1280..=9000).contains(&self.mtu) {
             return Err(Error::Config(format!(
                 "MTU {}: must be 1280 to 9000",
@@ -141,6 +135,17 @@ impl LabConfig {
         }
         Ok(())
     }
+}
+
+/// That namespaces can have this name.
+pub(super) fn check_name(name: &str) -> Result<(), Error> {
+    let plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+    if name.is_empty() || name.len() > 64 || !name.chars().all(plain) {
+        return Err(Error::Config(format!(
+            "lab name {name:?}: must be 1 to 64 letters, digits, '-' or '_'"
+        )));
+    }
+    Ok(())
 }
 
 #[cfg(test)]

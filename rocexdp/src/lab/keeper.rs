@@ -20,12 +20,17 @@ use tokio::{
     signal::unix::{SignalKind, signal},
 };
 
-use super::{Error, Impairment, Lab, LabConfig, LinkDrops, PortCounters, topology};
+use super::{
+    Error, Impairment, Lab, LabConfig, LinkDrops, PortCounters, SwitchedConfig, SwitchedLab,
+    links::remove_namespaces,
+    switched::{self, status::NetworkStatus},
+    topology,
+};
 use crate::sys::netns::NetNs;
 
 const DIRECTORY: &str = "/run/rocexdp";
 /// A request or an answer is one line of less than this.
-const MAX_LINE: u64 = 64 * 1024;
+const MAX_LINE: u64 = 4 << 20;
 /// Making a lab takes well under a second; a loaded machine is given time.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
@@ -38,10 +43,63 @@ enum Request {
     Down,
 }
 
+/// A lab to make.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Order {
+    /// Two hosts and a wire.
+    Wire(LabConfig),
+    /// Hosts and switches.
+    Switched(SwitchedConfig),
+}
+
+impl Order {
+    fn name(&self) -> &str {
+        match self {
+            Self::Wire(config) => &config.name,
+            Self::Switched(config) => &config.name,
+        }
+    }
+
+    /// That nothing of it exists, and that it makes sense.
+    fn check(&self) -> Result<(), Error> {
+        match self {
+            Self::Wire(config) => {
+                config.check()?;
+                topology::check_free(&config.name)
+            }
+            Self::Switched(config) => switched::check_free(config),
+        }
+    }
+}
+
+/// A kept lab of either kind.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Status {
+    /// Hosts and switches.
+    Switched(Box<SwitchedStatus>),
+    /// Two hosts and a wire.
+    Wire(Box<LabStatus>),
+}
+
+/// A kept lab with switches at one moment.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct SwitchedStatus {
+    /// The lab's name.
+    pub name: String,
+    /// The file that its fabric was read from.
+    pub file: String,
+    /// The keeper's process id.
+    pub keeper: u32,
+    /// Its network.
+    pub network: NetworkStatus,
+}
+
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum Answer {
-    Status(Box<LabStatus>),
+    Status(Status),
     Done,
     Error(String),
 }
@@ -82,12 +140,15 @@ fn log_path(lab: &str) -> PathBuf {
 ///
 /// # Errors
 /// The keeper's own error, or that it can't be started.
-pub fn up(program: &Path, arguments: &[&str], config: &LabConfig) -> Result<LabStatus, Error> {
-    config.check()?;
+pub fn up(program: &Path, arguments: &[&str], order: &Order) -> Result<Status, Error> {
     // Before the log of a keeper that is there is touched.
-    topology::check_free(&config.name)?;
+    order.check()?;
+    // A lab of the other kind has other namespaces.
+    if UnixStream::connect(socket_path(order.name())).is_ok() {
+        return Err(Error::Exists(order.name().to_owned()));
+    }
     fs::create_dir_all(DIRECTORY).map_err(Error::step("making the keeper's directory"))?;
-    let log = log_path(&config.name);
+    let log = log_path(order.name());
     let errors = fs::File::create(&log).map_err(Error::step("making the keeper's log"))?;
     let mut keeper = Command::new(program)
         .args(arguments)
@@ -100,7 +161,7 @@ pub fn up(program: &Path, arguments: &[&str], config: &LabConfig) -> Result<LabS
         .current_dir("/")
         .spawn()
         .map_err(Error::step("starting the lab's keeper"))?;
-    let text = serde_json::to_string(config).map_err(|error| Error::Config(error.to_string()))?;
+    let text = serde_json::to_string(order).map_err(|error| Error::Config(error.to_string()))?;
     if let Some(mut input) = keeper.stdin.take() {
         input
             .write_all(text.as_bytes())
@@ -113,7 +174,7 @@ pub fn up(program: &Path, arguments: &[&str], config: &LabConfig) -> Result<LabS
             .map_err(Error::step("waiting for the lab's keeper"))?;
     }
     match serde_json::from_str(&line) {
-        Ok(Answer::Done) => status(&config.name),
+        Ok(Answer::Done) => look(order.name()),
         Ok(Answer::Error(text)) => {
             let _ = keeper.wait();
             let _ = fs::remove_file(&log);
@@ -131,14 +192,25 @@ pub fn up(program: &Path, arguments: &[&str], config: &LabConfig) -> Result<LabS
     }
 }
 
-/// How a kept lab is.
+/// How a kept lab is, whichever its kind.
 ///
 /// # Errors
 /// [`Error::Missing`], or the keeper does not answer.
-pub fn status(lab: &str) -> Result<LabStatus, Error> {
+pub fn look(lab: &str) -> Result<Status, Error> {
     match ask(lab, &Request::Status)? {
-        Answer::Status(status) => Ok(*status),
+        Answer::Status(status) => Ok(status),
         answer => Err(unexpected(answer)),
+    }
+}
+
+/// How a kept lab of two hosts and a wire is.
+///
+/// # Errors
+/// As [`look`]'s, or it is of the other kind.
+pub fn status(lab: &str) -> Result<LabStatus, Error> {
+    match look(lab)? {
+        Status::Wire(status) => Ok(*status),
+        Status::Switched(_) => Err(Error::Keeper(format!("lab {lab} has switches, not a wire"))),
     }
 }
 
@@ -161,7 +233,8 @@ pub fn impair(lab: &str, impairments: [Impairment; 2]) -> Result<(), Error> {
 /// # Errors
 /// [`Error::Missing`] when there was nothing, or what could not be removed.
 pub fn down(lab: &str) -> Result<Vec<String>, Error> {
-    let expected = topology::namespaces(lab);
+    let mut expected = topology::namespaces(lab).to_vec();
+    expected.extend(listed(lab));
     let all = NetNs::names(lab).map_err(Error::step("listing namespaces"))?;
     let mut found: Vec<_> = all
         .into_iter()
@@ -176,13 +249,29 @@ pub fn down(lab: &str) -> Result<Vec<String>, Error> {
             return Err(Error::Missing(lab.to_owned()));
         }
         Err(Error::Missing(_)) => {
-            found = topology::remove(lab).map_err(Error::step("removing the lab"))?;
-            let _ = fs::remove_file(&socket);
-            let _ = fs::remove_file(log_path(lab));
+            found = remove_namespaces(expected).map_err(Error::step("removing the lab"))?;
+            for left in [socket, log_path(lab), list_path(lab)] {
+                let _ = fs::remove_file(left);
+            }
         }
         Err(error) => return Err(error),
     }
     Ok(found)
+}
+
+/// The namespaces of a lab with switches, for when its keeper is killed.
+fn list_path(lab: &str) -> PathBuf {
+    Path::new(DIRECTORY).join(format!("lab-{lab}.namespaces"))
+}
+
+/// What stands in the list of a lab with switches; only names that are this lab's.
+fn listed(lab: &str) -> Vec<String> {
+    let text = fs::read_to_string(list_path(lab)).unwrap_or_default();
+    let own = format!("{lab}-");
+    text.lines()
+        .filter(|name| name.starts_with(&own))
+        .map(str::to_owned)
+        .collect()
 }
 
 fn unexpected(answer: Answer) -> Error {
@@ -219,7 +308,63 @@ fn ask(lab: &str, request: &Request) -> Result<Answer, Error> {
         .map_err(|_| Error::Keeper("the lab's keeper gave no answer".to_owned()))
 }
 
-/// The keeper process: reads a [`LabConfig`] as JSON from standard input, makes the lab, says so on standard output, and
+/// A lab that is kept.
+enum Kept {
+    Wire(Lab),
+    Switched(SwitchedLab),
+}
+
+impl Kept {
+    fn up(order: Order) -> Result<Self, Error> {
+        match order {
+            Order::Wire(config) => Lab::up(config).map(Self::Wire),
+            Order::Switched(config) => {
+                let making = Error::step("listing the lab's namespaces");
+                let list = list_path(&config.name);
+                let names = switched::namespaces(&config)?.join("\n");
+                fs::create_dir_all(DIRECTORY).map_err(&making)?;
+                fs::write(&list, names).map_err(&making)?;
+                let lab = SwitchedLab::up(config);
+                if lab.is_err() {
+                    let _ = fs::remove_file(list);
+                }
+                lab.map(Self::Switched)
+            }
+        }
+    }
+
+    fn status(&self) -> Result<Status, Error> {
+        match self {
+            Self::Wire(lab) => lab_status(lab).map(|status| Status::Wire(Box::new(status))),
+            Self::Switched(lab) => Ok(Status::Switched(Box::new(SwitchedStatus {
+                name: lab.config().name.clone(),
+                file: lab.config().file.clone(),
+                keeper: std::process::id(),
+                network: lab.status()?,
+            }))),
+        }
+    }
+
+    fn impair(&mut self, [a, b]: [&str; 2]) -> Result<(), String> {
+        match self {
+            Self::Wire(lab) => set_impairments(lab, a, b),
+            Self::Switched(lab) => Err(format!(
+                "lab {} has switches: faults of its links are in {} (faults = {{ drop = \"1%\" }})",
+                lab.config().name,
+                lab.config().file
+            )),
+        }
+    }
+
+    fn down(self) -> Result<(), Error> {
+        match self {
+            Self::Wire(lab) => lab.down(),
+            Self::Switched(lab) => lab.down(),
+        }
+    }
+}
+
+/// The keeper process: reads an [`Order`] as JSON from standard input, makes the lab, says so on standard output, and
 /// keeps it until told to remove it.
 ///
 /// # Errors
@@ -233,13 +378,18 @@ pub fn keeper_main() -> Result<(), Error> {
     let text = serde_json::to_string(&answer).unwrap_or_default();
     // Nobody may be listening any more: the lab stays up all the same.
     let _ = writeln!(io::stdout(), "{text}");
-    let (runtime, mut lab, listener, path) = outcome?;
+    let Started {
+        runtime,
+        name,
+        mut lab,
+        listener,
+    } = outcome?;
     let result = runtime.block_on(serve(&mut lab, &listener));
-    let log = log_path(&lab.config().name);
     let removed = lab.down();
-    let _ = fs::remove_file(path);
+    let _ = fs::remove_file(socket_path(&name));
     if removed.is_ok() {
-        let _ = fs::remove_file(log);
+        let _ = fs::remove_file(log_path(&name));
+        let _ = fs::remove_file(list_path(&name));
     }
     // Answered only now: whoever asked sees nothing left.
     if let Ok(Some(mut asker)) = result {
@@ -252,20 +402,26 @@ pub fn keeper_main() -> Result<(), Error> {
     removed
 }
 
-type Started = (tokio::runtime::Runtime, Lab, UnixListener, PathBuf);
+struct Started {
+    runtime: tokio::runtime::Runtime,
+    name: String,
+    lab: Kept,
+    listener: UnixListener,
+}
 
 fn start() -> Result<Started, Error> {
     let mut text = String::new();
     io::Read::read_to_string(&mut io::Read::take(io::stdin(), MAX_LINE), &mut text)
         .map_err(Error::step("reading the lab's configuration"))?;
-    let config: LabConfig =
+    let order: Order =
         serde_json::from_str(&text).map_err(|error| Error::Config(error.to_string()))?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(Error::step("starting the keeper's runtime"))?;
-    let path = socket_path(&config.name);
-    let lab = Lab::up(config)?;
+    let name = order.name().to_owned();
+    let path = socket_path(&name);
+    let lab = Kept::up(order)?;
     let binding = Error::step("binding the keeper's socket");
     fs::create_dir_all(DIRECTORY).map_err(&binding)?;
     // The namespaces were ours to make, so a socket here belongs to no one alive.
@@ -275,11 +431,16 @@ fn start() -> Result<Started, Error> {
         UnixListener::bind(&path).map_err(&binding)?
     };
     fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).map_err(&binding)?;
-    Ok((runtime, lab, listener, path))
+    Ok(Started {
+        runtime,
+        name,
+        lab,
+        listener,
+    })
 }
 
 /// Answers until told to remove the lab: then returns whom to tell when that is done.
-async fn serve(lab: &mut Lab, listener: &UnixListener) -> io::Result<Option<AsyncStream>> {
+async fn serve(lab: &mut Kept, listener: &UnixListener) -> io::Result<Option<AsyncStream>> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     loop {
@@ -297,18 +458,18 @@ async fn serve(lab: &mut Lab, listener: &UnixListener) -> io::Result<Option<Asyn
 }
 
 /// Serves one request. Returns the stream when it was to remove the lab.
-async fn answer(lab: &mut Lab, mut stream: AsyncStream) -> io::Result<Option<AsyncStream>> {
+async fn answer(lab: &mut Kept, mut stream: AsyncStream) -> io::Result<Option<AsyncStream>> {
     let mut line = String::new();
     tokio::io::BufReader::new((&mut stream).take(MAX_LINE))
         .read_line(&mut line)
         .await?;
     let answer = match serde_json::from_str(&line) {
         Ok(Request::Down) => return Ok(Some(stream)),
-        Ok(Request::Status) => match lab_status(lab) {
-            Ok(status) => Answer::Status(Box::new(status)),
+        Ok(Request::Status) => match lab.status() {
+            Ok(status) => Answer::Status(status),
             Err(error) => Answer::Error(error.to_string()),
         },
-        Ok(Request::Impair([a, b])) => match set_impairments(lab, &a, &b) {
+        Ok(Request::Impair([a, b])) => match lab.impair([&a, &b]) {
             Ok(()) => Answer::Done,
             Err(text) => Answer::Error(text),
         },

@@ -132,7 +132,7 @@ impl Drop for Relay {
 }
 
 /// aya's map takes `AsRawFd`.
-struct FdNumber<'a>(&'a Xsk);
+pub(super) struct FdNumber<'a>(pub(super) &'a Xsk);
 
 impl std::os::fd::AsRawFd for FdNumber<'_> {
     fn as_raw_fd(&self) -> std::os::fd::RawFd {

@@ -1,7 +1,14 @@
-//! What the lab's wire did, and what its links lost.
+//! What the lab's wire or switches did, and what its links lost.
 
-use super::table::{Column, Table};
-use crate::lab::{LinkDrops, PortCounters};
+use super::{
+    live::bits,
+    table::{Column, Table},
+};
+use crate::lab::{
+    LinkDrops, PortCounters,
+    keeper::SwitchedStatus,
+    switched::status::{HostStatus, SwitchStatus},
+};
 
 /// What happened on the wire, by sending host.
 #[must_use]
@@ -53,4 +60,138 @@ pub fn drops_line(drops: &[LinkDrops]) -> String {
     } else {
         format!("links: {}\n", lost.join(", "))
     }
+}
+
+/// A lab with switches: who there is, and what was counted.
+#[must_use]
+pub fn switched(status: &SwitchedStatus, width: Option<usize>) -> String {
+    let network = &status.network;
+    let mut text = format!(
+        "lab {} of {}, kept by process {}, up {:.1} s{}\n\n",
+        status.name,
+        status.file,
+        status.keeper,
+        network.time,
+        if network.held_back > 0.0 {
+            format!(
+                "; its clock was held back by {:.3} s, which the machine did not give it",
+                network.held_back
+            )
+        } else {
+            String::new()
+        }
+    );
+    text.push_str(&hosts_table(&network.hosts).render(width));
+    for switch in &network.switches {
+        text.push_str(&format!(
+            "\nswitch {} in {}: buffer {} B now, {} B at most; {} of {} B shared; {} frames without a way\n",
+            switch.name,
+            switch.namespace,
+            switch.buffer[0],
+            switch.buffer[1],
+            switch.shared[0],
+            switch.shared[1],
+            switch.no_route
+        ));
+        text.push_str(&ports_table(switch).render(width));
+    }
+    text.push('\n');
+    text.push_str(&drops_line(&network.drops));
+    text
+}
+
+fn hosts_table(hosts: &[HostStatus]) -> Table {
+    let mut table = Table::new(&[
+        Column::text("HOST", 0),
+        Column::text("NAMESPACE", 1),
+        Column::text("NIC", 0),
+        Column::text("ADDRESSES", 0),
+        Column::text("TO", 0),
+        Column::number("RATE", 0),
+        Column::number("SENT", 0),
+        Column::number("RECEIVED", 0),
+        Column::number("WAITING", 2),
+        Column::number("PAUSES", 2),
+        Column::number("LOST", 0),
+        Column::number("UNKNOWN", 3),
+    ]);
+    for host in hosts {
+        for nic in &host.nics {
+            let c = &nic.counters;
+            let addresses: Vec<_> = nic.addresses.iter().map(ToString::to_string).collect();
+            let lost = c.tx_full + c.rx_full + nic.link.lost_fault + nic.link.lost_down;
+            table.row(
+                [
+                    host.name.clone(),
+                    host.namespace.clone(),
+                    nic.interface.clone(),
+                    addresses.join(", "),
+                    nic.to.clone(),
+                    bits(nic.rate as f64),
+                ]
+                .into_iter()
+                .chain(
+                    [
+                        c.tx_frames,
+                        c.rx_frames,
+                        c.waiting,
+                        c.pauses_received,
+                        lost,
+                        c.unknown_destination,
+                    ]
+                    .map(|n| n.to_string()),
+                ),
+            );
+        }
+    }
+    table
+}
+
+fn ports_table(switch: &SwitchStatus) -> Table {
+    let mut table = Table::new(&[
+        Column::text("PORT", 0),
+        Column::text("TO", 0),
+        Column::number("RATE", 1),
+        Column::text("PRIO", 0),
+        Column::number("IN", 0),
+        Column::number("OUT", 0),
+        Column::number("CE-MARKED", 0),
+        Column::number("DROPPED", 0),
+        Column::number("QUEUE", 0),
+        Column::number("QUEUE-MAX", 1),
+        Column::number("XOFF-SENT", 2),
+        Column::number("XOFF-HEARD", 2),
+        Column::number("PAUSED", 2),
+    ]);
+    for (number, port) in switch.ports.iter().enumerate() {
+        let name = port.interface.clone().unwrap_or_else(|| number.to_string());
+        for p in &port.priorities {
+            let paused = format!("{:.3} s", p.paused);
+            let numbers = [
+                p.rx_frames,
+                p.tx_frames,
+                p.marked,
+                p.dropped(),
+                p.queue,
+                p.queue_max,
+            ]
+            .map(|n| n.to_string());
+            table.row(
+                [
+                    name.clone(),
+                    port.to.clone(),
+                    bits(port.rate as f64),
+                    p.priority.to_string(),
+                ]
+                .into_iter()
+                .chain(numbers)
+                .chain([
+                    p.pauses_sent.to_string(),
+                    p.pauses_received.to_string(),
+                    paused,
+                ]),
+            );
+        }
+    }
+    table
 }

@@ -1,0 +1,191 @@
+//! A host of the lab as its network sees it: what its NICs have to send and have received, and their MACs, which honour pauses.
+//!
+//! A veth has no rate and no MAC. So what a host hands its veth waits here until its link takes it, as in a NIC's transmit
+//! queue, and stops here while its priority is paused. The host is told of the pause too, by a frame: what it does about that is
+//! its own affair.
+//!
+//! Must not: read a clock or touch a socket.
+
+use std::collections::VecDeque;
+
+use rocexdp_sim::{
+    net::Host,
+    picos::Picos,
+    switch::{PRIORITIES, Queued},
+    topology::PortId,
+};
+use serde::{Deserialize, Serialize};
+
+use super::frame::Frame;
+
+/// Bytes that may wait for a NIC's link; more are dropped. As the ring of a large NIC: 8192 descriptors of 2 KiB.
+const TRANSMIT_LIMIT: u64 = 16 << 20;
+/// Frames that may wait for their host to take them.
+const RECEIVE_LIMIT: usize = 4096;
+
+/// What was counted at a NIC.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NicCounters {
+    /// Frames that its host gave it to send.
+    pub tx_frames: u64,
+    /// Their bytes.
+    pub tx_bytes: u64,
+    /// Frames that it gave its host.
+    pub rx_frames: u64,
+    /// Their bytes.
+    pub rx_bytes: u64,
+    /// Frames that found too much waiting for the link.
+    pub tx_full: u64,
+    /// Frames that found too much waiting for the host.
+    pub rx_full: u64,
+    /// Frames for an address that is not in the lab.
+    pub unknown_destination: u64,
+    /// Frames for all hosts.
+    pub flooded: u64,
+    /// Pauses from the switch.
+    pub pauses_received: u64,
+    /// PFC frames from the host.
+    pub pauses_sent: u64,
+    /// Bytes that wait for the link now.
+    pub waiting: u64,
+    /// The most that waited.
+    pub waiting_max: u64,
+}
+
+/// A pause that a NIC's host has to be told.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PauseNews {
+    pub priority: u8,
+    /// For how long; [`Picos::MAX`]: until told otherwise; 0: no longer.
+    pub span: Picos,
+}
+
+/// A NIC.
+#[derive(Debug, Default)]
+pub struct Nic {
+    /// Frames by priority, with their numbers, by which they leave.
+    waiting: [VecDeque<(u64, Frame)>; PRIORITIES],
+    number: u64,
+    /// [`Picos::ZERO`]: not paused.
+    paused_until: [Picos; PRIORITIES],
+    /// What the host has to be given.
+    pub received: VecDeque<Frame>,
+    pub news: VecDeque<PauseNews>,
+    pub counters: NicCounters,
+}
+
+impl Nic {
+    /// The host sends a frame.
+    pub fn send(&mut self, frame: Frame) {
+        let len = u64::from(frame.wire_len());
+        self.counters.tx_frames += 1;
+        self.counters.tx_bytes += len;
+        if self.counters.waiting + len > TRANSMIT_LIMIT {
+            self.counters.tx_full += 1;
+            return;
+        }
+        self.counters.waiting += len;
+        self.counters.waiting_max = self.counters.waiting_max.max(self.counters.waiting);
+        self.number += 1;
+        if let Some(queue) = self.waiting.get_mut(usize::from(frame.priority())) {
+            queue.push_back((self.number, frame));
+        }
+    }
+
+    /// The frame that waits longest, of those that may go.
+    fn next(&mut self, now: Picos) -> Option<Frame> {
+        let ready = self
+            .waiting
+            .iter_mut()
+            .zip(&self.paused_until)
+            .filter(|(_, until)| **until <= now);
+        let first = ready
+            .map(|(queue, _)| queue)
+            .filter(|queue| !queue.is_empty())
+            .min_by_key(|queue| queue.front().map(|(number, _)| *number))?;
+        let (_, frame) = first.pop_front()?;
+        self.counters.waiting -= u64::from(frame.wire_len());
+        Some(frame)
+    }
+
+    /// When a pause that holds something back ends by itself.
+    fn wakes_at(&self) -> Option<Picos> {
+        let held = self
+            .waiting
+            .iter()
+            .zip(&self.paused_until)
+            .filter(|(queue, _)| !queue.is_empty());
+        held.map(|(_, until)| *until)
+            .filter(|until| *until != Picos::ZERO && *until != Picos::MAX)
+            .min()
+    }
+
+    fn pause(&mut self, now: Picos, priority: u8, until: Picos) {
+        let Some(paused) = self.paused_until.get_mut(usize::from(priority)) else {
+            return;
+        };
+        *paused = if until > now { until } else { Picos::ZERO };
+        self.counters.pauses_received += u64::from(until > now);
+        let span = if until == Picos::MAX {
+            until
+        } else {
+            until - now
+        };
+        self.news.push_back(PauseNews { priority, span });
+    }
+}
+
+/// A host.
+#[derive(Debug)]
+pub struct Station {
+    pub nics: Vec<Nic>,
+}
+
+impl Station {
+    pub fn new(nics: usize) -> Self {
+        Self {
+            nics: (0..nics).map(|_| Nic::default()).collect(),
+        }
+    }
+
+    pub fn nic(&mut self, nic: PortId) -> Option<&mut Nic> {
+        self.nics.get_mut(usize::from(nic.0))
+    }
+}
+
+impl Host for Station {
+    type Packet = Frame;
+
+    fn receive(&mut self, _: Picos, nic: PortId, frame: Frame) {
+        let Some(nic) = self.nic(nic) else { return };
+        if nic.received.len() >= RECEIVE_LIMIT {
+            nic.counters.rx_full += 1;
+            return;
+        }
+        nic.counters.rx_frames += 1;
+        nic.counters.rx_bytes += u64::from(frame.wire_len());
+        nic.received.push_back(frame);
+    }
+
+    fn pause(&mut self, now: Picos, nic: PortId, priority: u8, until: Picos) {
+        if let Some(nic) = self.nic(nic) {
+            nic.pause(now, priority, until);
+        }
+    }
+
+    fn handle_timeout(&mut self, now: Picos) {
+        for until in self.nics.iter_mut().flat_map(|nic| &mut nic.paused_until) {
+            if *until <= now {
+                *until = Picos::ZERO;
+            }
+        }
+    }
+
+    fn poll_transmit(&mut self, now: Picos, nic: PortId) -> Option<Frame> {
+        self.nic(nic)?.next(now)
+    }
+
+    fn poll_timeout(&self) -> Option<Picos> {
+        self.nics.iter().filter_map(Nic::wakes_at).min()
+    }
+}
