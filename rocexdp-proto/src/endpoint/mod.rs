@@ -138,6 +138,15 @@ impl Endpoint {
         self.timers.next()
     }
 
+    /// Whether [`Endpoint::poll_transmit`] may have a packet; false: it has none until something else happens.
+    #[must_use]
+    pub fn has_packets(&self) -> bool {
+        !self.cnps.is_empty()
+            || !self.acks.is_empty()
+            || !self.senders.is_empty()
+            || self.handed.is_some()
+    }
+
     /// The oldest event not taken yet.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()

@@ -92,6 +92,8 @@ pub(super) struct Direction<P> {
     delay: Picos,
     trouble: Option<Box<Trouble<P>>>,
     pub(super) down: bool,
+    /// Whether somebody wants to see what is sent.
+    pub(super) tapped: bool,
     /// When the transmitter is free.
     pub(super) free_at: Picos,
     /// Whether an event for that is in the queue.
@@ -141,6 +143,7 @@ impl<P: Packet> Direction<P> {
             delay: delay + Picos::from_nanos(faults.delay_ns),
             trouble,
             down: false,
+            tapped: false,
             free_at: Picos::ZERO,
             awaited: false,
             pause: PauseFrame::default(),

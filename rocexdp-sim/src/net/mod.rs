@@ -6,17 +6,21 @@
 //! Must not: read a clock, or know what a flow is for.
 
 mod alarm;
+mod deadlock;
 pub mod frame;
 mod link;
 mod network;
 mod queue;
 pub mod rc;
 pub mod routes;
+mod tap;
 mod totals;
 mod types;
 
+pub use deadlock::{Deadlock, DeadlockCheck, QueueId};
 pub use link::{LinkCounters, PAUSE_FRAME, PauseFrame};
 pub use network::Network;
+pub use tap::{Tap, Tapped, pcap_header};
 pub use types::{Ended, NetworkError, Options, Totals};
 
 use crate::picos::Picos;
@@ -64,6 +68,13 @@ pub trait Host {
 
     /// The next packet of a NIC whose transmitter is free; `None`: nothing may go now.
     fn poll_transmit(&mut self, now: Picos, nic: PortId) -> Option<Self::Packet>;
+
+    /// Whether [`Host::poll_transmit`] may have a packet for the NIC without anything else happening; false: it is not asked as
+    /// soon as the transmitter is free.
+    fn has_packet(&self, nic: PortId) -> bool {
+        let _ = nic;
+        true
+    }
 
     /// When it has something to do by itself: a timer, or the next packet's send time.
     fn poll_timeout(&self) -> Option<Picos>;

@@ -6,16 +6,18 @@
 //! Must not: decide what hosts and switches decide.
 
 use super::alarm::Alarm;
+use super::deadlock::Watch;
 use super::link::{Direction, Item, PauseFrame, Sent};
 use super::queue::EventQueue;
 use super::routes::{self, Routes};
+use super::tap::Taps;
 use super::{Ended, Host, NetworkError, Options, Packet};
 use crate::picos::Picos;
 use crate::switch::{Output, PRIORITIES, Switch, quanta_time};
 use crate::topology::{HostId, LinkId, Node, PortId, SwitchId, Topology};
 
 /// What happens: kind and number, in one word.
-mod what {
+pub(super) mod what {
     const KIND: u32 = 29;
     pub(super) const ARRIVAL: u32 = 0;
     pub(super) const FREE: u32 = 1;
@@ -23,8 +25,9 @@ mod what {
     pub(super) const SWITCH: u32 = 3;
     pub(super) const LINK: u32 = 4;
     pub(super) const RELEASE: u32 = 5;
+    pub(in super::super) const WATCH: u32 = 6;
 
-    pub(super) const fn of(kind: u32, n: usize) -> u32 {
+    pub(in super::super) const fn of(kind: u32, n: usize) -> u32 {
         kind << KIND | n as u32
     }
 
@@ -65,6 +68,8 @@ pub struct Network<H: Host> {
     pub(super) from: Vec<(Node, PortId)>,
     /// Hosts that somebody outside has had in hands.
     touched: Vec<u32>,
+    pub(super) taps: Option<Taps>,
+    pub(super) watch: Option<Watch>,
     pub(super) events: u64,
 }
 
@@ -156,6 +161,8 @@ impl<H: Host> Network<H> {
             directions,
             from,
             topology,
+            taps: None,
+            watch: options.deadlock.map(Watch::new),
             events: 0,
         };
         for link in 0..network.topology.links.len() {
@@ -251,6 +258,7 @@ impl<H: Host> Network<H> {
         while let Some(host) = self.touched.pop() {
             self.serve_host(host as usize);
         }
+        self.watch_on();
         while let Some((at, number, what)) = self.queue.pop(until) {
             self.now = at;
             self.events += 1;
@@ -273,6 +281,11 @@ impl<H: Host> Network<H> {
                     self.outputs(n);
                 }
                 what::LINK => self.turn_link(n),
+                what::WATCH => {
+                    if self.look() {
+                        return Ended::Deadlock;
+                    }
+                }
                 _ => {
                     let sent = self.directions[n].release(at, &mut self.number);
                     self.sent(n, &sent);
@@ -287,7 +300,7 @@ impl<H: Host> Network<H> {
         }
     }
 
-    fn schedule(&mut self, at: Picos, what: u32) {
+    pub(super) fn schedule(&mut self, at: Picos, what: u32) {
         self.number += 1;
         self.queue.push((at, self.number, what));
     }
@@ -313,9 +326,11 @@ impl<H: Host> Network<H> {
         } else {
             match node {
                 Node::Host(h) => {
-                    let packet = self.hosts[h.0 as usize].poll_transmit(self.now, port);
-                    let Some(packet) = packet else { return };
-                    (Item::Packet(packet), true)
+                    let host = &mut self.hosts[h.0 as usize];
+                    let Some(packet) = host.poll_transmit(self.now, port) else {
+                        return;
+                    };
+                    (Item::Packet(packet), host.has_packet(port))
                 }
                 Node::Switch(s) => {
                     let switch = &mut self.switches[s.0 as usize].switch;
@@ -326,6 +341,9 @@ impl<H: Host> Network<H> {
                 }
             }
         };
+        if self.directions[d].tapped {
+            self.show(d, &item);
+        }
         let direction = &mut self.directions[d];
         let sent = direction.send(self.now, item, &mut self.number);
         if again {

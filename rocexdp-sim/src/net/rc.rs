@@ -195,10 +195,6 @@ struct Nic {
     flows: Vec<Flow>,
     /// Messages that wait for their time: when, whose.
     starts: BinaryHeap<Reverse<(Picos, u32)>>,
-    /// The transmitter had nothing to send when it asked last.
-    idle: bool,
-    /// When a step with room found nothing to send: no need to ask again then.
-    nothing_at: Option<Picos>,
     events: Vec<(Picos, Event)>,
     done: Vec<Done>,
 }
@@ -244,8 +240,6 @@ impl RcHost {
                 rkey: region.map_or(RKey(0), |r| r.rkey),
                 flows: Vec::new(),
                 starts: BinaryHeap::new(),
-                idle: false,
-                nothing_at: None,
                 events: Vec::new(),
                 done: Vec::new(),
             }
@@ -493,21 +487,16 @@ impl Nic {
         }
     }
 
-    /// The shipped loop body, and what came of it.
-    fn step(&mut self, now: Picos) {
-        self.io.room = self.idle;
+    /// The shipped loop body, and what came of it. With room for a packet only when the transmitter asks for one.
+    fn step(&mut self, now: Picos, room: bool) {
+        self.io.room = room;
         drive::step(&mut self.endpoint, now.timestamp(), &mut self.io, BUDGET);
         while let Some(event) = self.endpoint.poll_event() {
             self.events.push((now, event));
         }
         if !self.cq.is_empty() {
             self.completions(now);
-            // More may have been posted.
-            if self.io.tx_room() {
-                drive::step(&mut self.endpoint, now.timestamp(), &mut self.io, BUDGET);
-            }
         }
-        self.nothing_at = (self.idle && self.io.sent.is_none()).then_some(now);
     }
 
     fn completions(&mut self, now: Picos) {
@@ -535,7 +524,7 @@ impl Host for RcHost {
     fn receive(&mut self, now: Picos, nic: PortId, packet: Frame) {
         let nic = self.nic_mut(nic);
         nic.io.received = Some(packet);
-        nic.step(now);
+        nic.step(now, false);
     }
 
     fn pause(&mut self, now: Picos, nic: PortId, priority: u8, until: Picos) {
@@ -545,19 +534,21 @@ impl Host for RcHost {
     fn handle_timeout(&mut self, now: Picos) {
         for nic in &mut self.nics {
             nic.start(now);
-            nic.step(now);
+            nic.step(now, false);
         }
     }
 
     fn poll_transmit(&mut self, now: Picos, nic: PortId) -> Option<Frame> {
         let nic = self.nic_mut(nic);
-        if nic.io.sent.is_none() && nic.nothing_at != Some(now) {
-            nic.idle = true;
-            nic.step(now);
+        if !nic.endpoint.has_packets() {
+            return None;
         }
-        let frame = nic.io.sent.take();
-        nic.idle = frame.is_none();
-        frame
+        nic.step(now, true);
+        nic.io.sent.take()
+    }
+
+    fn has_packet(&self, nic: PortId) -> bool {
+        self.nics[usize::from(nic.0)].endpoint.has_packets()
     }
 
     fn poll_timeout(&self) -> Option<Picos> {

@@ -4,6 +4,7 @@
 
 use core::fmt;
 
+use super::DeadlockCheck;
 #[cfg(doc)]
 use super::{Network, Packet};
 use crate::switch::{ConfigError, DropReason};
@@ -18,6 +19,8 @@ pub struct Options {
     pub whole_nanoseconds: bool,
     /// Seed of each switch for [`Packet::ecmp_hash`]; `None`: drawn from `seed`.
     pub ecmp_seeds: Option<Vec<u32>>,
+    /// Whether PFC deadlocks are looked for.
+    pub deadlock: Option<DeadlockCheck>,
 }
 
 /// Why a network can't be built.
@@ -119,6 +122,8 @@ impl Totals {
 pub enum Ended {
     /// The time has come.
     Time,
+    /// A deadlock was found, and [`DeadlockCheck::stop`] is set; the time has not come. See [`Network::deadlocks`].
+    Deadlock,
     /// Nothing will happen any more, unless somebody does something; the time has come all the same.
     Idle,
 }

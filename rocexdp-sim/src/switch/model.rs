@@ -398,6 +398,13 @@ impl<P: Queued> Switch<P> {
             .fold(0, |mask, p| mask | 1 << p)
     }
 
+    /// Whether a queue holds a packet that came in by `from`. Looks at the whole queue.
+    #[must_use]
+    pub fn holds(&self, port: PortId, priority: u8, from: PortId) -> bool {
+        let queue = &self.ports[usize::from(port.0)].queues[usize::from(priority)];
+        self.store.any(&queue.fifo, |held| held.in_port == from.0)
+    }
+
     /// Whether a port's peer is told to be silent on this priority.
     #[must_use]
     pub fn pausing(&self, port: PortId, priority: u8) -> bool {

@@ -85,6 +85,18 @@ impl<P> Store<P> {
             .map_or(0, |held| held.len)
     }
 
+    /// Whether it is so of one of a queue's packets.
+    pub(super) fn any(&self, queue: &Fifo, is: impl Fn(&Held<P>) -> bool) -> bool {
+        let mut at = queue.head;
+        while let Some(slot) = self.slots.get(at as usize) {
+            if slot.held.as_ref().is_some_and(&is) {
+                return true;
+            }
+            at = slot.next;
+        }
+        false
+    }
+
     /// Takes the first packet.
     pub(super) fn pop(&mut self, queue: &mut Fifo) -> Option<Held<P>> {
         let at = queue.head;
