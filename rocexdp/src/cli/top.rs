@@ -6,13 +6,22 @@ use super::{
     UsageError,
     watched::{Watch, Watched},
 };
-use crate::{control::units::Span, out, process::on_own_thread, top};
+use crate::{
+    control::units::Span,
+    lab::keeper::{self, Status},
+    out,
+    process::on_own_thread,
+    top,
+};
 
 /// Options of `rocexdp top`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(flatten)]
     watch: Watch,
+    /// Look at the switches of this lab instead (`rocexdp lab up --topology`): ports, queues, marks, pauses
+    #[arg(long, value_name = "NAME", conflicts_with = "iface")]
+    lab: Option<String>,
     /// Time between two looks
     #[arg(long, value_name = "TIME", default_value = "1s")]
     interval: Span,
@@ -26,6 +35,17 @@ pub(super) fn run(args: Args) -> anyhow::Result<()> {
     }
     // Before anything is attached.
     top::check_terminal()?;
+    if let Some(lab) = args.lab {
+        return on_own_thread(move |cancel| {
+            let look = || match keeper::look(&lab)? {
+                Status::Switched(status) => Ok(*status),
+                Status::Wire(_) => anyhow::bail!(
+                    "lab {lab} has no switches: look at its hosts (rocexdp lab exec a -- rocexdp top)"
+                ),
+            };
+            top::lab::run(look, interval, &cancel)
+        });
+    }
     on_own_thread(move |cancel| {
         // The verifier may take a second.
         out::note("rocexdp: attaching ...");

@@ -8,3 +8,4 @@ pub mod ethtool;
 pub mod lock_file;
 pub mod netns;
 pub mod promiscuous;
+pub mod realtime;

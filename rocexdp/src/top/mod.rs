@@ -8,6 +8,7 @@ mod draw;
 mod filter;
 mod heat;
 mod history;
+pub mod lab;
 #[cfg(test)]
 mod tests;
 

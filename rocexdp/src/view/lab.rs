@@ -1,7 +1,7 @@
 //! What the lab's wire or switches did, and what its links lost.
 
 use super::{
-    live::bits,
+    live::{bits, per_second, share},
     table::{Column, Table},
 };
 use crate::lab::{
@@ -191,6 +191,89 @@ fn ports_table(switch: &SwitchStatus) -> Table {
                     paused,
                 ]),
             );
+        }
+    }
+    table
+}
+
+/// What a lab's switches did between two looks: rates and means over that time, and what there is now.
+#[must_use]
+pub fn switched_since(
+    before: &SwitchedStatus,
+    after: &SwitchedStatus,
+    width: Option<usize>,
+) -> String {
+    let (from, to) = (&before.network, &after.network);
+    let time = to.time - from.time;
+    let held = to.held_back - from.held_back;
+    let mut text = format!("lab {} of {}, up {:.1} s", after.name, after.file, to.time);
+    if held > 0.001 {
+        text.push_str(&format!(
+            "; of the last {:.2} s the machine did not give it {held:.2} s",
+            time + held
+        ));
+    }
+    text.push('\n');
+    for (was, switch) in from.switches.iter().zip(&to.switches) {
+        text.push_str(&format!(
+            "\nswitch {}: buffer {} B, {} B at most\n",
+            switch.name, switch.buffer[0], switch.buffer[1]
+        ));
+        text.push_str(&rates_table(was, switch, time).render(width));
+    }
+    text.push('\n');
+    text.push_str(&drops_line(&to.drops));
+    text
+}
+
+fn rates_table(before: &SwitchStatus, after: &SwitchStatus, time: f64) -> Table {
+    let mut table = Table::new(&[
+        Column::text("PORT", 0),
+        Column::text("TO", 0),
+        Column::number("RATE", 2),
+        Column::number("LOAD%", 0),
+        Column::text("PRIO", 0),
+        Column::number("IN", 0),
+        Column::number("OUT", 0),
+        Column::number("QUEUE", 0),
+        Column::number("MEAN", 1),
+        Column::number("MAX", 2),
+        Column::number("CE/s", 0),
+        Column::number("DROP/s", 0),
+        Column::number("XOFF/s", 1),
+        Column::number("PAUSED%", 1),
+    ]);
+    let over = |part: f64| if time > 0.0 { part / time } else { 0.0 };
+    let count = |now: u64, then: u64| now.saturating_sub(then) as f64;
+    for (number, port) in after.ports.iter().enumerate() {
+        let was = before.ports.get(number);
+        let name = port.interface.clone().unwrap_or_else(|| number.to_string());
+        let busy = port.link.busy - was.map_or(0.0, |was| was.link.busy);
+        for p in &port.priorities {
+            let then = was
+                .and_then(|was| {
+                    was.priorities
+                        .iter()
+                        .find(|then| then.priority == p.priority)
+                })
+                .copied()
+                .unwrap_or_default();
+            table.row([
+                name.clone(),
+                port.to.clone(),
+                bits(port.rate as f64),
+                share(over(busy)),
+                p.priority.to_string(),
+                bits(8.0 * over(count(p.rx_bytes, then.rx_bytes))),
+                bits(8.0 * over(count(p.tx_bytes, then.tx_bytes))),
+                bits(p.queue as f64),
+                bits(over(p.queue_seconds - then.queue_seconds)),
+                bits(p.queue_max as f64),
+                per_second(over(count(p.marked, then.marked))),
+                per_second(over(count(p.dropped(), then.dropped()))),
+                per_second(over(count(p.pauses_sent, then.pauses_sent))),
+                share(over(p.paused - then.paused)),
+            ]);
         }
     }
     table

@@ -165,7 +165,7 @@ pub const CRATES: &[Crate] = &[
             ("lab", &["loader", "net", "sys", "xsk", "out", "process"]),
             ("view", &["control", "lab", "live"]),
             ("metrics", &["control", "live", "nic", "out", "pfc", "view"]),
-            ("top", &["live", "out", "process", "view"]),
+            ("top", &["lab", "live", "out", "process", "view"]),
             ("demo", &["control", "lab", "view"]),
             ("bench", &["control", "lab", "view"]),
             (
@@ -191,7 +191,13 @@ pub const CRATES: &[Crate] = &[
     Crate {
         name: "rocexdp-tests",
         dir: "tests",
-        uses: &["rocexdp", "rocexdp-common", "rocexdp-proto", "rocexdp-sim"],
+        uses: &[
+            "rocexdp",
+            "rocexdp-common",
+            "rocexdp-fabric",
+            "rocexdp-proto",
+            "rocexdp-sim",
+        ],
         external: None,
         modules: None,
         apart: &[],

@@ -44,6 +44,9 @@ pub struct NicCounters {
     pub flooded: u64,
     /// Pauses from the switch.
     pub pauses_received: u64,
+    /// PFC frames given to the host for those and for their ends: its kernel counts them as dropped on receive, unless an XDP
+    /// program keeps them.
+    pub pause_frames_told: u64,
     /// PFC frames from the host.
     pub pauses_sent: u64,
     /// Bytes that wait for the link now.

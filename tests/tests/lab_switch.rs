@@ -1,0 +1,585 @@
+//! The lab with a switch: hosts that run rocexdp send into one port of it, and the simulator says the same of the same file.
+//!
+//! What is judged is the switch's own books, over the lab's own time: that a machine is busy makes the lab slower, not its numbers
+//! wrong. Rates are low, queues deep and DCQCN's periods long, so that what the machine adds to a round trip (milliseconds,
+//! when others use it too) does not matter much; and the hosts' daemons run before all else, as the switches do.
+
+use std::{
+    path::PathBuf,
+    process::Command,
+    time::{Duration, Instant},
+};
+
+use rocexdp::lab::{
+    keeper::{self, Status, SwitchedStatus},
+    switched::status::{NetworkStatus, PriorityStatus},
+};
+use rocexdp_fabric::{Source, fabric::Fabric};
+use rocexdp_proto::{EndpointConfig, dcqcn::Params, ids::PathMtu};
+use rocexdp_sim::{
+    net::{
+        Network, Options,
+        rc::{Connection, Message, RcHost},
+    },
+    picos::Picos,
+    topology::{HostId, PortId, SwitchId},
+};
+use rocexdp_tests::{
+    Running, SourceFile,
+    check::number,
+    eventually,
+    process::Outcome,
+    rig::{SHORT, product},
+};
+use tempfile::TempDir;
+
+/// How long `rocexdp run` has to come up: the verifier reads the program meanwhile.
+const START: Duration = Duration::from_secs(60);
+/// How long a busy machine may take for some seconds of the lab's time.
+const LONG: Duration = Duration::from_secs(240);
+/// DSCP of data: priority 3, the lossless one.
+const DSCP: &str = "26";
+const DATA: u8 = 3;
+const LINK: f64 = 100e6;
+const KMIN: f64 = 60e3;
+const KMAX: f64 = 240e3;
+
+/// N hosts and a receiver at one switch.
+fn incast(senders: u32) -> String {
+    format!(
+        r#"
+[defaults.link]
+rate = "100Mb/s"
+delay = "50us"
+mtu = 4200
+[defaults.switch]
+buffer = "4MB"
+ecn = [{{ kmin = "60kB", kmax = "240kB", pmax = "20%" }}]
+pfc = {{ priorities = [{DATA}], alpha = 0.125 }}
+[generate]
+kind = "incast"
+senders = {senders}
+"#
+    )
+}
+
+/// ConnectX's rules at the pace of this lab: a full queue takes 20 ms to drain, not 100 us.
+const DCQCN: [&str; 8] = [
+    "min_time_between_cnps=1000",
+    "dce_tcp_rtt=1000",
+    "rate_reduce_monitor_period=4000",
+    "rpg_time_reset=20000",
+    "rpg_byte_reset=0",
+    "rpg_ai_rate=1",
+    "rpg_hai_rate=1",
+    "rpg_min_rate=1",
+];
+
+/// A lab, its daemons and a directory.
+struct SwitchRig {
+    daemons: Vec<Running>,
+    name: String,
+    place: TempDir,
+    binary: PathBuf,
+}
+
+impl SwitchRig {
+    fn up(test: &str, topology: &str) -> Option<Self> {
+        let binary = product()?;
+        let rig = Self {
+            daemons: Vec::new(),
+            name: format!("{test}{}", std::process::id()),
+            place: tempfile::tempdir().unwrap(),
+            binary,
+        };
+        let file = rig.path("topology.toml");
+        std::fs::write(&file, topology).unwrap();
+        rig.run(&[
+            "lab",
+            "up",
+            "--name",
+            &rig.name,
+            "--topology",
+            file.to_str().unwrap(),
+        ])
+        .ok();
+        Some(rig)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.place.path().join(name)
+    }
+
+    fn spawn(&self, line: &[&str]) -> Running {
+        let mut command = Command::new(&self.binary);
+        command.args(line);
+        Running::start(command, format!("rocexdp {}", line.join(" ")))
+    }
+
+    /// As [`Self::spawn`], before all else that this machine does, as the lab's switches run: an end system does not share its
+    /// processors with compilers, and niceness counts within a session only (`sched_autogroup_enabled`).
+    fn spawn_first(&self, line: &[&str]) -> Running {
+        let mut command = Command::new("chrt");
+        command.args(["--rr", "1"]).arg(&self.binary).args(line);
+        Running::start(command, format!("rocexdp {}", line.join(" ")))
+    }
+
+    fn run(&self, line: &[&str]) -> Outcome {
+        self.spawn(line).finish(SHORT)
+    }
+
+    /// Runs a command on a host of the lab.
+    fn exec(&self, host: &str, line: &[&str]) -> Outcome {
+        let start = ["lab", "exec", "--name", &self.name, host, "--"];
+        self.spawn(&[&start, line].concat()).finish(SHORT)
+    }
+
+    fn status(&self) -> SwitchedStatus {
+        match keeper::look(&self.name).unwrap() {
+            Status::Switched(status) => *status,
+            Status::Wire(_) => panic!("a lab with a wire"),
+        }
+    }
+
+    fn network(&self) -> NetworkStatus {
+        self.status().network
+    }
+
+    fn namespace(&self, host: u32) -> String {
+        format!("{}-h{host}", self.name)
+    }
+
+    /// `rocexdp run` on all hosts; the last one receives.
+    fn start_hosts(&mut self, senders: u32) {
+        let inbox = self.path("in");
+        std::fs::create_dir(&inbox).unwrap();
+        for host in 0..=senders {
+            let netns = self.namespace(host);
+            let mut line = vec![
+                "run", "--netns", &netns, "--iface", "eth0", "--linger", "10min",
+            ];
+            line.extend([
+                "--line-rate",
+                "100M",
+                "--dscp",
+                DSCP,
+                "--path-mtu",
+                "1024",
+                "--poll",
+                "sleep",
+            ]);
+            // What a busy machine adds to a round trip must not fill it.
+            line.extend(["--window", "512"]);
+            DCQCN.iter().for_each(|set| line.extend(["--cc", set]));
+            if host == senders {
+                line.extend(["--listen", "0.0.0.0", "--no-token"]);
+                line.extend(["--receive-dir", inbox.to_str().unwrap()]);
+            }
+            let daemon = self.spawn_first(&line);
+            self.daemons.push(daemon);
+        }
+        for daemon in &mut self.daemons {
+            eventually("rocexdp run is ready", START, || {
+                assert!(daemon.runs(), "rocexdp run ended: {}", daemon.stderr());
+                daemon.stdout().contains("ready ").then_some(())
+            });
+        }
+    }
+
+    fn qps(&self, host: u32) -> serde_json::Value {
+        let netns = self.namespace(host);
+        self.run(&["qp", "list", "--json", "--netns", &netns, "--iface", "eth0"])
+            .json()
+    }
+}
+
+impl Drop for SwitchRig {
+    fn drop(&mut self) {
+        self.daemons.clear();
+        let _ = keeper::down(&self.name);
+    }
+}
+
+/// The priority of the data at a port of the one switch.
+fn data(network: &NetworkStatus, port: u32) -> PriorityStatus {
+    let priorities = &network.switches[0].ports[port as usize].priorities;
+    priorities
+        .iter()
+        .find(|p| p.priority == DATA)
+        .copied()
+        .unwrap_or_default()
+}
+
+/// Bit/s that came in by each of the first ports between two looks.
+fn rates(from: &NetworkStatus, to: &NetworkStatus, senders: u32) -> Vec<f64> {
+    let time = to.time - from.time;
+    (0..senders)
+        .map(|port| (data(to, port).rx_bytes - data(from, port).rx_bytes) as f64 * 8.0 / time)
+        .collect()
+}
+
+fn jain(rates: &[f64]) -> f64 {
+    let (sum, squares) = (
+        rates.iter().sum::<f64>(),
+        rates.iter().map(|r| r * r).sum::<f64>(),
+    );
+    sum * sum / (rates.len() as f64 * squares)
+}
+
+/// What the simulator says of the file: bit/s of each sender between these seconds.
+fn simulated(topology: &str, senders: u32, between: [u64; 2]) -> Vec<f64> {
+    let fabric = Fabric::read(Source::new("topology.toml", topology)).unwrap();
+    let mut params = Params::default();
+    for set in DCQCN {
+        let (name, value) = set.split_once('=').unwrap();
+        params.set(name, value).unwrap();
+    }
+    let hosts = fabric.hosts.iter().enumerate().map(|(id, host)| {
+        let nics = host.nics.iter().map(|nic| EndpointConfig {
+            line_rate: Some(nic.rate),
+            data_dscp: DSCP.parse().unwrap(),
+            max_inflight_packets: 512,
+            rp: params.rp.clone(),
+            np: params.np.clone(),
+            ..EndpointConfig::default()
+        });
+        RcHost::new(HostId(id as u32), &nics.collect::<Vec<_>>(), 1)
+    });
+    let hosts = hosts.collect();
+    let mut network = Network::new(
+        fabric.seeded(1),
+        hosts,
+        &Options {
+            seed: 1,
+            ..Options::default()
+        },
+    )
+    .unwrap();
+    for sender in 0..senders {
+        let with = Connection {
+            path_mtu: PathMtu::Mtu1024,
+            timeout: 14,
+            ..Connection::default()
+        };
+        let ends = network.hosts_mut([HostId(sender), HostId(senders)]);
+        let [end, _] = RcHost::connect(ends, [PortId(0); 2], &with).unwrap();
+        let message = Message {
+            tag: 1,
+            start: Picos::ZERO,
+            bytes: u64::MAX,
+            op: Default::default(),
+        };
+        network.host_mut(HostId(sender)).post(end, message);
+    }
+    let mut bytes_at = |second: u64| -> Vec<u64> {
+        let now = Picos::from_micros(second * 1_000_000);
+        network.run_until(now);
+        let of = |port| {
+            network
+                .switch(SwitchId(0))
+                .counters(now, PortId(port), DATA)
+                .rx_bytes
+        };
+        (0..senders as u16).map(of).collect()
+    };
+    let [from, to] = between.map(|second| bytes_at(second));
+    let time = (between[1] - between[0]) as f64;
+    from.iter()
+        .zip(to)
+        .map(|(from, to)| (to - from) as f64 * 8.0 / time)
+        .collect()
+}
+
+/// All send at once, until enough of the lab's time has been seen.
+fn converge(test: &str, senders: u32) {
+    /// Seconds of the lab's time before, and during, the look.
+    const SETTLE: f64 = 4.0;
+    const LOOK: f64 = 12.0;
+    /// Seconds that the copies could go on for.
+    const LASTS: f64 = 60.0;
+    let topology = incast(senders);
+    let Some(mut rig) = SwitchRig::up(test, &topology) else {
+        return;
+    };
+    rig.start_hosts(senders);
+    // None ends before the look does; holes read as zeros.
+    let size = (LASTS * LINK / 8.0 / f64::from(senders)) as u64;
+    let file = rig.path("file");
+    std::fs::File::create(&file).unwrap().set_len(size).unwrap();
+    let copies: Vec<_> = (0..senders)
+        .map(|host| {
+            let netns = rig.namespace(host);
+            let to = format!("10.78.0.{}:from{host}", senders + 1);
+            rig.spawn(&[
+                "copy",
+                "--netns",
+                &netns,
+                "--iface",
+                "eth0",
+                file.to_str().unwrap(),
+                &to,
+            ])
+        })
+        .collect();
+    eventually("all send", SHORT, || {
+        let network = rig.network();
+        (0..senders)
+            .all(|port| data(&network, port).rx_frames > 100)
+            .then_some(())
+    });
+    let reach = |what: &str, time: f64| {
+        eventually(what, LONG, || {
+            std::thread::sleep(Duration::from_millis(100));
+            Some(rig.network()).filter(|network| network.time >= time)
+        })
+    };
+    reach("rates settle", rig.network().time + SETTLE);
+    let before: Vec<_> = (0..senders).map(|host| rig.qps(host)).collect();
+    let begun = Instant::now();
+    let from = rig.network();
+    let to = reach("rates are looked at", from.time + LOOK);
+    let looked = begun.elapsed();
+    let after: Vec<_> = (0..senders).map(|host| rig.qps(host)).collect();
+
+    let receiver = senders;
+    let (was, is) = (data(&from, receiver), data(&to, receiver));
+    let time = to.time - from.time;
+    let links = [&from, &to].map(|n| n.switches[0].ports[receiver as usize].link);
+    let load = (links[1].busy - links[0].busy) / time;
+    let queue = (is.queue_seconds - was.queue_seconds) / time;
+    let rates = rates(&from, &to, senders);
+    // Longer than the lab's look: that costs nothing, and no flow's luck is left in it.
+    let model = simulated(&topology, senders, [SETTLE as u64, 44]);
+    println!(
+        "{senders}:1: {time:.2} s of the lab in {:.2} s ({:.2} s held back), load {load:.3}, queue {queue:.0} B on average, {} at most, {} marks,\n\
+         rates {rates:.0?}, Jain {:.4}; simulated {model:.0?}, Jain {:.4}",
+        looked.as_secs_f64(),
+        to.held_back - from.held_back,
+        is.queue_max,
+        is.marked - was.marked,
+        jain(&rates),
+        jain(&model)
+    );
+    assert!(load >= 0.9, "the bottleneck is used");
+    assert!(jain(&rates) >= 0.95);
+    assert!(is.marked > was.marked, "CE marks");
+    assert!(
+        (KMIN / 4.0..KMAX).contains(&queue),
+        "the queue is around the marking threshold"
+    );
+    for (host, (before, after)) in before.iter().zip(&after).enumerate() {
+        let cnps = |qps: &serde_json::Value| number(&qps["qps"][0], "/engine/rp_cnp_handled");
+        assert!(cnps(after) > cnps(before), "host {host} heard CNPs");
+        let again = number(&after["qps"][0], "/engine/retransmitted_packets");
+        assert_eq!(again, 0, "host {host} had nothing to send again");
+    }
+    let end = rig.network();
+    for port in &end.switches[0].ports {
+        assert!(port.priorities.iter().all(|p| p.dropped() == 0), "{port:?}");
+    }
+    assert!(
+        end.drops.iter().all(|end| end.total() == 0),
+        "{:?}",
+        end.drops
+    );
+    for nic in end.hosts.iter().flat_map(|host| &host.nics) {
+        assert_eq!(
+            (nic.counters.tx_full, nic.counters.rx_full),
+            (0, 0),
+            "{nic:?}"
+        );
+    }
+    let mean = |rates: &[f64]| rates.iter().sum::<f64>() / rates.len() as f64;
+    let ratio = mean(&rates) / mean(&model);
+    assert!(
+        (0.9..=1.1).contains(&ratio),
+        "the simulator says {ratio:.3} of it"
+    );
+    for (lab, sim) in rates.iter().zip(&model) {
+        assert!(
+            (lab / sim - 1.0).abs() <= 0.1,
+            "{lab:.0} in the lab, {sim:.0} simulated"
+        );
+    }
+    // What is not asked for any more.
+    drop(copies);
+}
+
+#[test]
+#[ignore = "needs root: run by cargo xtask test"]
+fn two_hosts_that_send_to_one_share_its_link() {
+    converge("tsb", 2);
+}
+
+#[test]
+#[ignore = "needs root: run by cargo xtask test"]
+fn four_hosts_that_send_to_one_share_its_link() {
+    converge("tsd", 4);
+}
+
+#[test]
+#[ignore = "needs root: run by cargo xtask test"]
+fn pfc_keeps_unmarked_incast_lossless() {
+    // No marks, so nobody slows down: only pauses keep the buffer from overflowing.
+    let topology = incast(3)
+        .replace("ecn = [{", "ecn = [] #")
+        .replace("4MB", "800kB");
+    let Some(mut rig) = SwitchRig::up("tsp", &topology) else {
+        return;
+    };
+    rig.start_hosts(3);
+    let file = SourceFile::create(rig.path("file"), 8 << 20);
+    let copies: Vec<_> = (0..3)
+        .map(|host| {
+            let netns = rig.namespace(host);
+            let to = format!("10.78.0.4:from{host}");
+            rig.spawn(&[
+                "copy",
+                "--netns",
+                &netns,
+                "--iface",
+                "eth0",
+                "--json",
+                file.path.to_str().unwrap(),
+                &to,
+            ])
+        })
+        .collect();
+    for copy in copies {
+        let report = copy.finish(LONG).json();
+        assert_eq!(report["sha256"], file.digest.as_str());
+        assert_eq!(number(&report, "/retransmitted_packets"), 0, "{report}");
+    }
+    let end = rig.network();
+    let pauses: u64 = (0..3).map(|port| data(&end, port).pauses_sent).sum();
+    let pausing: f64 = (0..3).map(|port| data(&end, port).pausing).sum();
+    println!(
+        "{pauses} pauses, {pausing:.3} s, buffer {:?}",
+        end.switches[0].buffer
+    );
+    assert!(pauses > 0 && pausing > 0.0);
+    for port in &end.switches[0].ports {
+        assert!(
+            port.priorities
+                .iter()
+                .all(|p| p.dropped() == 0 && p.marked == 0),
+            "{port:?}"
+        );
+    }
+    for nic in end.hosts.iter().take(3).flat_map(|host| &host.nics) {
+        assert!(nic.counters.pauses_received > 0, "{nic:?}");
+        assert_eq!(nic.counters.tx_full, 0, "{nic:?}");
+    }
+    assert!(
+        end.drops.iter().all(|end| end.total() == 0),
+        "{:?}",
+        end.drops
+    );
+}
+
+/// Two leaves and two spines, one host at each leaf.
+const LEAF_SPINE: &str = r#"
+[defaults.link]
+rate = "1Gb/s"
+delay = "20us"
+[generate]
+kind = "leaf-spine"
+leaves = 2
+hosts_per_leaf = 1
+spines = 2
+"#;
+
+#[test]
+#[ignore = "needs root: run by cargo xtask test"]
+fn frames_find_their_way_through_several_switches_over_all_of_them() {
+    let Some(rig) = SwitchRig::up("tsl", LEAF_SPINE) else {
+        return;
+    };
+    let status = rig.status();
+    let hosts: Vec<_> = status
+        .network
+        .hosts
+        .iter()
+        .map(|host| host.name.clone())
+        .collect();
+    let far = status.network.hosts[1].nics[0].addresses.clone();
+    for address in &far {
+        let address = address.to_string();
+        rig.exec(
+            &hosts[0],
+            &["ping", "-c", "3", "-i", "0.2", "-w", "20", &address],
+        )
+        .ok();
+    }
+    // Many flows: some take either spine.
+    for port in 0..32 {
+        let line = format!("echo x > /dev/udp/{}/{}", far[0], 20_000 + port);
+        rig.exec(&hosts[0], &["bash", "-c", &line]).ok();
+    }
+    let network = rig.network();
+    let spines: Vec<_> = network
+        .switches
+        .iter()
+        .filter(|s| s.ports.iter().all(|p| p.interface.is_none()))
+        .collect();
+    assert_eq!(spines.len(), 2);
+    for spine in spines {
+        let frames: u64 = spine
+            .ports
+            .iter()
+            .flat_map(|p| &p.priorities)
+            .map(|p| p.rx_frames)
+            .sum();
+        assert!(frames > 0, "no flow went by {}", spine.name);
+        assert_eq!(spine.no_route, 0);
+    }
+}
+
+#[test]
+#[ignore = "needs root: run by cargo xtask test"]
+fn what_a_lab_with_switches_cannot_do_is_said() {
+    let Some(rig) = SwitchRig::up("tse", LEAF_SPINE) else {
+        return;
+    };
+    let up = |file: &str| rig.run(&["lab", "up", "--name", "tsex", "--topology", file]);
+    let file = rig.path("bad.toml");
+    std::fs::write(&file, LEAF_SPINE.replace("1Gb/s", "0Gb/s")).unwrap();
+    let file = file.to_str().unwrap();
+    up(file).failed(1, &["bad.toml:3: ", "zero"]);
+    up("/nonexistent.toml").failed(1, &["/nonexistent.toml"]);
+    rig.run(&["lab", "up", "--name", &rig.name])
+        .failed(1, &["exists already"]);
+    rig.run(&["lab", "exec", "--name", &rig.name, "a", "--", "true"])
+        .failed(1, &["is no host of lab", "h0"]);
+    rig.run(&["lab", "impair", "--name", &rig.name, "drop=1%"])
+        .failed(1, &["topology.toml", "faults"]);
+    let json = rig
+        .run(&["lab", "status", "--name", &rig.name, "--json"])
+        .json();
+    assert_eq!(
+        json["network"]["switches"].as_array().map(Vec::len),
+        Some(4)
+    );
+
+    // Killed, the keeper leaves namespaces, which `down` finds all the same.
+    let keeper = rig.status().keeper.to_string();
+    assert!(
+        Command::new("kill")
+            .args(["-9", &keeper])
+            .status()
+            .unwrap()
+            .success()
+    );
+    eventually("the keeper is gone", SHORT, || {
+        keeper::look(&rig.name).is_err().then_some(())
+    });
+    let removed = rig.run(&["lab", "down", "--name", &rig.name]).ok();
+    assert_eq!(
+        removed.stdout.matches(&rig.name).count(),
+        6,
+        "{}",
+        removed.stdout
+    );
+    rig.run(&["lab", "down", "--name", &rig.name])
+        .failed(1, &["there is no lab"]);
+}
