@@ -5,9 +5,15 @@
 #![forbid(unsafe_code)]
 
 pub mod fabric;
+pub mod flowlevel;
 pub mod names;
+pub mod plots;
 pub mod reference;
+pub mod results;
+pub mod run;
+pub mod scenario;
 pub mod source;
 pub mod units;
+pub mod workload;
 
 pub use source::{Error, Source};

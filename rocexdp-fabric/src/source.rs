@@ -184,7 +184,7 @@ mod tests {
         let source = Source::new("a.toml", "a = 1\n").with("b.toml", "\nb = [\n{ c = 2 }]\n");
         let tree = source.second_tree().unwrap();
         let b = tree.get_ref().get("b").unwrap();
-        let c = b.get_ref().as_array().unwrap().get(0).unwrap();
+        let c = b.get_ref().as_array().unwrap().first().unwrap();
         assert_eq!(source.error(b.span(), "no").to_string(), "b.toml:2: no");
         assert_eq!(source.error(c.span(), "no").to_string(), "b.toml:3: no");
         assert_eq!(source.error(0..1, "no").to_string(), "a.toml:1: no");

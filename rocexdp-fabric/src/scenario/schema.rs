@@ -45,10 +45,10 @@ pub struct Schema {
     pub flow: Vec<Spanned<FlowEntry>>,
     /// Flows by pattern.
     #[serde(default)]
-    pub pattern: Vec<Spanned<Pattern>>,
+    pub pattern: Vec<Spanned<PatternEntry>>,
     /// Flows that arrive at random, with sizes of a distribution.
     #[serde(default)]
-    pub traffic: Vec<Spanned<Traffic>>,
+    pub traffic: Vec<Spanned<TrafficEntry>>,
     /// Flows of a CSV file.
     #[serde(default)]
     pub flows_file: Maybe<String>,
@@ -88,14 +88,16 @@ pub struct Transport {
     pub mtu: Maybe<u32>,
     /// Loss is repaired packet by packet.
     pub selective_repeat: Maybe<bool>,
+    /// With selective repeat: UDP source ports that a flow is spread over, 1 to 16.
+    pub paths: Maybe<u32>,
     /// An acknowledgement on every so-manieth packet.
     pub ack_interval: Maybe<u32>,
     /// Packets of a flow that may be unacknowledged.
     pub window: Maybe<u32>,
     /// ACK timeout at least.
     pub timeout: Maybe<Time>,
-    /// A long flow is a sequence of messages of this size.
-    pub message: Maybe<Bytes>,
+    /// `flow`: a connection for each flow. `pair`: flows between two NICs share one, one after the other.
+    pub connections: Maybe<String>,
     /// Rate control.
     pub congestion: Congestion,
 }
@@ -164,7 +166,7 @@ pub struct FlowEntry {
 /// Flows by pattern.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Pattern {
+pub struct PatternEntry {
     /// `permutation`, `incast` or `all-to-all`.
     pub kind: Spanned<String>,
     /// Among these; else all.
@@ -199,7 +201,7 @@ pub struct Pattern {
 /// Flows that arrive at random.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Traffic {
+pub struct TrafficEntry {
     /// `websearch`, `fb_hadoop`, or a list of `[bytes, percent]`.
     pub sizes: Spanned<Sizes>,
     /// Share of each sender's NIC.

@@ -37,7 +37,9 @@ pub(super) fn take<'a>(source: Source<'_>, root: &mut Table<'a>) -> Result<Vec<P
         let path = key.get_ref().to_string();
         let place = values.span();
         let DeValue::Array(values) = values.into_inner() else {
-            let reason = format!("the sweep of {path} is a list of values (a path with dots stands in quotes)");
+            let reason = format!(
+                "the sweep of {path} is a list of values (a path with dots stands in quotes)"
+            );
             return Err(source.error(place, reason));
         };
         if values.is_empty() {
@@ -64,50 +66,67 @@ pub(super) fn take<'a>(source: Source<'_>, root: &mut Table<'a>) -> Result<Vec<P
 }
 
 /// Sets what a combination says.
-pub(super) fn apply<'a>(source: Source<'_>, root: &mut Table<'a>, point: &Point<'a>) -> Result<(), Error> {
+pub(super) fn apply<'a>(
+    source: Source<'_>,
+    root: &mut Table<'a>,
+    point: &Point<'a>,
+) -> Result<(), Error> {
     for (path, value) in point {
-        let wrong = |reason: String| source.error(value.span(), format!("the sweep of {path}: {reason}"));
         let steps: Vec<&str> = path.split('.').collect();
-        let Some((last, before)) = steps.split_last() else {
-            continue;
-        };
-        let mut table = &mut *root;
-        let mut list = None;
-        for step in before {
-            let next = match list.take() {
-                None => {
-                    if !table.contains_key(*step) {
-                        let empty = DeValue::Table(Table::new());
-                        let key = Spanned::new(value.span(), (*step).to_owned().into());
-                        table.insert(key, Spanned::new(value.span(), empty));
-                    }
-                    table.get_mut(*step)
-                }
-                Some(array) => element(array, step),
-            };
-            match next.map(Spanned::get_mut) {
-                Some(DeValue::Table(next)) => table = next,
-                Some(DeValue::Array(array)) => list = Some(array),
-                Some(_) => return Err(wrong(format!("{step} holds no keys"))),
-                None => return Err(wrong(format!("there is no number {step} in the list"))),
-            }
-        }
-        match list {
-            None => {
-                table.insert(Spanned::new(value.span(), (*last).to_owned().into()), value.clone());
-            }
-            Some(array) => match element(array, last) {
-                Some(place) => *place = value.clone(),
-                None => return Err(wrong(format!("there is no number {last} in the list"))),
-            },
-        }
+        set_in_table(root, &steps, value).map_err(|reason| {
+            source.error(value.span(), format!("the sweep of {path}: {reason}"))
+        })?;
     }
     Ok(())
 }
 
-fn element<'t, 'a>(array: &'t mut toml::de::DeArray<'a>, step: &str) -> Option<&'t mut Value<'a>> {
-    let n: usize = step.parse().ok()?;
-    array.iter_mut().nth(n)
+fn set_in_table<'a>(
+    table: &mut Table<'a>,
+    steps: &[&str],
+    value: &Value<'a>,
+) -> Result<(), String> {
+    let [step, rest @ ..] = steps else {
+        return Ok(());
+    };
+    let key = || Spanned::new(value.span(), (*step).to_owned().into());
+    if rest.is_empty() {
+        table.insert(key(), value.clone());
+        return Ok(());
+    }
+    if !table.contains_key(*step) {
+        let empty = DeValue::Table(Table::new());
+        table.insert(key(), Spanned::new(value.span(), empty));
+    }
+    match table.get_mut(*step) {
+        Some(next) => set_in_value(next.get_mut(), step, rest, value),
+        None => Ok(()),
+    }
+}
+
+fn set_in_value<'a>(
+    place: &mut DeValue<'a>,
+    called: &str,
+    steps: &[&str],
+    value: &Value<'a>,
+) -> Result<(), String> {
+    match place {
+        DeValue::Table(table) => set_in_table(table, steps, value),
+        DeValue::Array(array) => {
+            let [step, rest @ ..] = steps else {
+                return Ok(());
+            };
+            let n: Option<usize> = step.parse().ok();
+            let Some(next) = n.and_then(|n| array.get_mut(n)) else {
+                return Err(format!("{called} has no number {step}"));
+            };
+            if rest.is_empty() {
+                *next = value.clone();
+                return Ok(());
+            }
+            set_in_value(next.get_mut(), step, rest, value)
+        }
+        _ => Err(format!("{called} holds no keys")),
+    }
 }
 
 /// A value as results show it.

@@ -13,7 +13,11 @@ use super::schema::{Seeds, Sizes};
 const MOST_SEEDS: usize = 10_000;
 
 fn range<E: de::Error>(text: &str) -> Result<Vec<u64>, E> {
-    let bad = || E::custom(format!("{text:?} are no seeds: write a number, or a range as in \"1-5\""));
+    let bad = || {
+        E::custom(format!(
+            "{text:?} are no seeds: write a number, or a range as in \"1-5\""
+        ))
+    };
     let (first, last) = text.split_once('-').unwrap_or((text, text));
     let first: u64 = first.trim().parse().map_err(|_| bad())?;
     let last: u64 = last.trim().parse().map_err(|_| bad())?;

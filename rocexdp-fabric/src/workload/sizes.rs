@@ -50,7 +50,8 @@ pub const FB_HADOOP: &[(f64, f64)] = &[
 ];
 
 /// Published distributions by name.
-pub const PUBLISHED: &[(&str, &[(f64, f64)])] = &[("websearch", WEB_SEARCH), ("fb_hadoop", FB_HADOOP)];
+pub const PUBLISHED: &[(&str, &[(f64, f64)])] =
+    &[("websearch", WEB_SEARCH), ("fb_hadoop", FB_HADOOP)];
 
 /// A distribution.
 #[derive(Clone, PartialEq, Debug)]
@@ -79,7 +80,10 @@ impl Distribution {
     /// # Errors
     /// Says which point is wrong.
     pub fn listed(points: Vec<(f64, f64)>) -> Result<Self, String> {
-        let ends = (points.first().map(|first| first.1), points.last().map(|last| last.1));
+        let ends = (
+            points.first().map(|first| first.1),
+            points.last().map(|last| last.1),
+        );
         if ends != (Some(0.0), Some(100.0)) {
             return Err("a distribution goes from 0 to 100 percent".to_owned());
         }
@@ -87,7 +91,10 @@ impl Distribution {
             if let [before, after] = pair
                 && !(after.0 > before.0 && after.1 > before.1 && before.0 >= 0.0 && after.0 < 1e15)
             {
-                return Err(format!("[{}, {}] is not beyond the point before it", after.0, after.1));
+                return Err(format!(
+                    "[{}, {}] is not beyond the point before it",
+                    after.0, after.1
+                ));
             }
         }
         Ok(Self(points))
@@ -126,11 +133,18 @@ mod tests {
             let mut rng = Rng::new(7);
             let drawn: Vec<_> = (0..200_000).map(|_| sizes.draw(&mut rng)).collect();
             let mean = drawn.iter().sum::<u64>() as f64 / drawn.len() as f64;
-            assert!((mean / sizes.mean() - 1.0).abs() < 0.02, "{name}: {mean} of {}", sizes.mean());
+            assert!(
+                (mean / sizes.mean() - 1.0).abs() < 0.02,
+                "{name}: {mean} of {}",
+                sizes.mean()
+            );
             for (bytes, percent) in &points[1..] {
                 let below = drawn.iter().filter(|size| **size as f64 <= *bytes).count();
                 let share = below as f64 / drawn.len() as f64 * 100.0;
-                assert!((share - percent).abs() < 0.5, "{name} {bytes}: {share} % of {percent} %");
+                assert!(
+                    (share - percent).abs() < 0.5,
+                    "{name} {bytes}: {share} % of {percent} %"
+                );
             }
         }
         // As the reference's traffic_gen prints it for WebSearch.
@@ -139,7 +153,11 @@ mod tests {
 
     #[test]
     fn a_distribution_rises_to_all() {
-        for bad in [vec![], vec![(0.0, 0.0), (5.0, 90.0)], vec![(0.0, 0.0), (5.0, 50.0), (4.0, 100.0)]] {
+        for bad in [
+            vec![],
+            vec![(0.0, 0.0), (5.0, 90.0)],
+            vec![(0.0, 0.0), (5.0, 50.0), (4.0, 100.0)],
+        ] {
             assert!(Distribution::listed(bad).is_err());
         }
     }

@@ -15,6 +15,7 @@ mod qp;
 mod record;
 mod rping;
 mod run;
+mod sim;
 mod top;
 mod watched;
 
@@ -66,6 +67,8 @@ enum Command {
     /// Keep a lab: two hosts and a wire between them, as network namespaces
     #[command(subcommand)]
     Lab(lab::Command),
+    /// Simulate a fabric whose hosts run this transport: queues, ECN, PFC, DCQCN, completion times, at data-centre scale
+    Sim(Box<sim::Args>),
     /// Make a lab, copy a file over a clean and a bad wire, show what happened, remove everything
     Demo(demo::Args),
     /// Compare RDMA WRITE with plain AF_XDP on the same virtual link
@@ -126,6 +129,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<()> {
         Command::Events(args) => events::run(&args),
         Command::Pcap(args) => pcap::run(*args),
         Command::Lab(command) => lab::run(command),
+        Command::Sim(args) => sim::run(*args),
         Command::Demo(args) => demo::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Perf(args) => perf::run(*args),
