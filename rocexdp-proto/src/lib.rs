@@ -6,7 +6,7 @@
 //!
 //! From the bottom up: [`ids`], [`time`], [`rng`], [`mod@drop`]; [`wire`] (frames and the ICRC); [`mem`] (application memory and
 //! regions) and [`verbs`] (work requests and queues); [`qp`] (requester, completer, responder); [`endpoint`]; [`drive`].
-//! [`dcqcn`] depends on [`time`] only; [`cm`] stands beside, on [`ids`], [`time`] and [`rng`].
+//! [`dcqcn`] depends on [`time`] only, [`rate`] (the choice of a rate controller) on both; [`cm`] stands beside, on [`ids`], [`time`] and [`rng`].
 #![forbid(unsafe_code)]
 #![cfg_attr(
     not(test),
@@ -32,6 +32,7 @@ mod hash;
 pub mod ids;
 pub mod mem;
 pub mod qp;
+pub mod rate;
 pub mod rng;
 pub mod time;
 mod timer;
@@ -47,4 +48,5 @@ pub use qp::{
     AttrMask, MAX_PATHS, MAX_RD_ATOMIC, MigrationState, ModifyError, ModifyQp, QpAttr, QpInitAttr,
     QpState, QpTransition, RtrAttr, RtsAttr, SelectiveRepeat, UdAttr,
 };
+pub use rate::RateControl;
 pub use rocexdp_common::opcode::Transport;

@@ -41,6 +41,7 @@ use crate::hash::NumberHash;
 use crate::ids::{Gid, Qpn, SrqNum};
 use crate::mem::RegionTable;
 use crate::qp::{AnswerData, Budget, Congestion, Due, Qp};
+use crate::rate::RateController as _;
 use crate::rng::SecretRng;
 use crate::time::{Rate, Timestamp};
 use crate::timer::{TimerKind, TimerQueue};
@@ -99,7 +100,12 @@ impl Endpoint {
     #[must_use]
     pub fn new(config: EndpointConfig, seed: u64) -> Self {
         let reorder = Arc::new(Budget::new(config.reorder_packets_total));
-        let congestion = Congestion::new(&config.np, &config.rp, config.line_rate);
+        let congestion = Congestion::new(
+            &config.np,
+            &config.rp,
+            config.rate_control,
+            config.line_rate,
+        );
         Self {
             congestion: Arc::new(congestion),
             config,
@@ -174,9 +180,9 @@ impl Endpoint {
             unacked_psn: qp.send.psn(qp.send.una),
             expected_psn,
             msn,
-            rate: qp.congestion.rp.rate(),
-            target: qp.congestion.rp.target(),
-            alpha: qp.congestion.rp.alpha(),
+            rate: qp.congestion.control.rate(),
+            target: qp.congestion.control.target(),
+            alpha: qp.congestion.control.alpha(),
             stats: &qp.stats,
         })
     }
@@ -188,7 +194,7 @@ impl Endpoint {
             return false;
         };
         let bps = |rate: Option<Rate>| rate.map_or(0, Rate::as_bps);
-        let rp = qp.congestion.rp.counters();
+        let rp = qp.congestion.control.counters();
         *out = QpEngine {
             state: info.state as u32,
             send_psn: info.send_psn.get(),
@@ -233,6 +239,7 @@ impl Endpoint {
         if let Some(cause) = qp.take_failure() {
             self.events.push_back(Event::QpError { qpn: qp.qpn, cause });
         }
+        qp.send.bound(qp.congestion.control.window());
         if qp.cnp_owed && !qp.waiting.cnp {
             qp.waiting.cnp = true;
             self.cnps.push_back(slot);
@@ -249,7 +256,12 @@ impl Endpoint {
         let (t, q) = (&mut qp.timers, &mut self.timers);
         q.set(t, slot, TimerKind::Ack, qp.send.answer_deadline());
         q.set(t, slot, TimerKind::Rnr, qp.send.rnr_until);
-        q.set(t, slot, TimerKind::Rate, qp.congestion.rp.poll_timeout());
+        q.set(
+            t,
+            slot,
+            TimerKind::Rate,
+            qp.congestion.control.poll_timeout(),
+        );
         q.set(t, slot, TimerKind::Cnp, qp.congestion.np.poll_timeout());
         self.sweep_timers();
     }

@@ -15,6 +15,7 @@ use crate::ids::{CqNum, Pd, Psn, Qpn, RKey, SrqNum};
 use crate::mem::RegionError;
 pub use crate::qp::{AsyncError, ErrorCause};
 use crate::qp::{ModifyError, QpState};
+use crate::rate::RateControl;
 use crate::time::Rate;
 use crate::verbs::{CompletionQueue, RecvQueue, SendQueue};
 
@@ -33,6 +34,8 @@ pub enum IcrcMode {
 pub struct EndpointConfig {
     /// DCQCN at the sender.
     pub rp: RpParams,
+    /// What decides at which rate, and with how much on the way, a QP sends.
+    pub rate_control: RateControl,
     /// DCQCN at the receiver.
     pub np: NpParams,
     /// Rate of the link. `None` where there is none to believe (veth): a QP's ceiling is then what it was sending at when
@@ -68,6 +71,7 @@ impl Default for EndpointConfig {
     fn default() -> Self {
         Self {
             rp: RpParams::default(),
+            rate_control: RateControl::default(),
             np: NpParams::default(),
             line_rate: None,
             data_dscp: 0,

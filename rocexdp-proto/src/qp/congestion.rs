@@ -1,6 +1,6 @@
-//! DCQCN at one QP: notification point, reaction point, pacer, and what the QP has been sending at.
+//! Congestion control at one QP: DCQCN's notification point, the rate controller, the pacer, and what the QP has been sending at.
 //!
-//! Where no line rate is known, the reaction point cuts from the rate that the QP was sending at when the first CNP came, which
+//! Where no line rate is known, DCQCN's reaction point cuts from the rate that the QP was sending at when the first CNP came, which
 //! [`Meter`] knows, or from [`LEAST_CEILING`]. Data are paced: requests, those sent again too, and READ responses; answers without data and CNPs
 //! are not.
 //!
@@ -12,7 +12,8 @@ use core::time::Duration;
 
 use rocexdp_common::maps::QpEngine;
 
-use crate::dcqcn::{NotificationPoint, NpParams, Pacer, ReactionPoint, RpParams};
+use crate::dcqcn::{NotificationPoint, NpParams, Pacer, RpParams};
+use crate::rate::{Controller, RateControl, RateController};
 use crate::time::{Rate, Timestamp};
 
 /// The least that the first CNP finds a link of unknown rate capable of. A QP that says little at a time is no measure of the
@@ -20,20 +21,25 @@ use crate::time::{Rate, Timestamp};
 /// slower link more CNPs cut further.
 const LEAST_CEILING: Rate = Rate::from_gbps(1);
 
-/// DCQCN's state of a QP.
+/// Congestion control's state of a QP.
 #[derive(Clone, Debug)]
 pub(crate) struct Congestion {
     pub(crate) np: NotificationPoint,
-    pub(crate) rp: ReactionPoint,
+    pub(crate) control: Controller,
     pub(crate) pacer: Pacer,
     meter: Meter,
 }
 
 impl Congestion {
-    pub(crate) fn new(np: &NpParams, rp: &RpParams, line_rate: Option<Rate>) -> Self {
+    pub(crate) fn new(
+        np: &NpParams,
+        rp: &RpParams,
+        control: RateControl,
+        line_rate: Option<Rate>,
+    ) -> Self {
         Self {
             np: NotificationPoint::new(np),
-            rp: ReactionPoint::new(rp, line_rate),
+            control: control.controller(rp, line_rate),
             pacer: Pacer::default(),
             meter: Meter::default(),
         }
@@ -43,26 +49,26 @@ impl Congestion {
     pub(crate) fn cnps(&mut self, now: Timestamp, cnps: u32, stats: &mut QpEngine) {
         if let Some(measured) = self.meter.rate(now) {
             let ceiling = measured.max(LEAST_CEILING);
-            self.rp.on_cnp_with_ceiling(now, cnps, ceiling);
+            self.control.cnps(now, cnps, ceiling);
             self.note(stats);
         }
     }
 
-    /// The reaction point's timer.
+    /// The controller's timer.
     pub(crate) fn handle_timeout(&mut self, now: Timestamp, stats: &mut QpEngine) {
-        self.rp.handle_timeout(now);
+        self.control.handle_timeout(now);
         self.note(stats);
     }
 
     /// A frame of data leaves.
     pub(crate) fn sent(&mut self, now: Timestamp, bytes: u32) {
         self.meter.sent(now, bytes);
-        self.rp.on_bytes_sent(now, u64::from(bytes));
-        self.pacer.sent(now, bytes, self.rp.rate());
+        self.control.sent(now, u64::from(bytes));
+        self.pacer.sent(now, bytes, self.control.rate());
     }
 
     fn note(&self, stats: &mut QpEngine) {
-        if let Some(rate) = self.rp.rate().map(Rate::as_bps)
+        if let Some(rate) = self.control.rate().map(Rate::as_bps)
             && (stats.min_rate == 0 || rate < stats.min_rate)
         {
             stats.min_rate = rate;

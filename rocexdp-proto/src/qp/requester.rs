@@ -65,7 +65,7 @@ pub(crate) fn may_send(s: &SendState, sq: &SendQueue) -> bool {
             _ if s.may_repeat() => true,
             _ if s.is_stopped() => false,
             Some(wqe) => may_go(s, wqe),
-            None => s.on_wire() < s.window && s.has_span(1) && sq.has_posted(),
+            None => !s.is_window_full() && s.has_span(1) && sq.has_posted(),
         }
 }
 
@@ -85,16 +85,15 @@ fn may_go(s: &SendState, wqe: &Wqe) -> bool {
         return !matches!(wqe.wr.op, SendOp::LocalInvalidate(_)) || s.cursor == 0;
     }
     let index = s.next.saturating_sub(wqe.first) as u32;
-    if s.on_wire() >= s.window || !s.has_span(numbers(s, wqe, index)) {
+    if s.is_window_full() || !s.has_span(numbers(s, wqe, index)) {
         return false;
     }
     if !wqe.wants_response() {
         return true;
     }
-    let due = s.responses_due();
     // One that was taken before the depth was lowered to 0 would wait for ever.
     let depth = s.max_rd_atomic.max(1) + usize::from(mutant!("initiator_depth_exceeded"));
-    s.responses_asked() < depth && (due == 0 || due + u64::from(numbers(s, wqe, index)) <= s.window)
+    s.responses_asked() < depth && s.has_room_for(numbers(s, wqe, index))
 }
 
 /// How many numbers the packet with number `index` of the request takes: those of the responses that a READ asks for.
@@ -148,11 +147,7 @@ pub(crate) fn next(
     let index = s.next.saturating_sub(wqe.first) as u32;
     let numbers = numbers(s, wqe, index);
     let (end, responds) = (s.next + u64::from(numbers), wqe.wants_response());
-    let fills_window = s.on_wire() + 1 == s.window;
-    let ack_req = responds
-        || index + 1 == wqe.packets
-        || fills_window
-        || (s.next + 1).is_multiple_of(s.ack_interval);
+    let ack_req = responds || index + 1 == wqe.packets || s.fills_window() || s.asks(s.next);
     let ack_req = ack_req && !mutant!("last_packet_asks_nothing");
     let mut request = Request {
         ack_req,

@@ -134,8 +134,10 @@ pub(crate) struct SendState {
     pub(crate) retry_cnt: u8,
     pub(crate) rnr_retry: u8,
     pub(crate) max_rd_atomic: usize,
-    pub(crate) window: u64,
-    pub(crate) ack_interval: u64,
+    /// Packets that may be unacknowledged, as configured, and as the rate controller allows now.
+    cap: u32,
+    window: u32,
+    ack_interval: u32,
     pub(crate) read_chunk: u32,
     /// The same without selective repeat.
     rc_read_chunk: u32,
@@ -179,8 +181,9 @@ impl SendState {
             retry_cnt: 0,
             rnr_retry: 0,
             max_rd_atomic: 0,
-            window: u64::from(window),
-            ack_interval: u64::from(limits.ack_interval.max(1)),
+            cap: window,
+            window,
+            ack_interval: limits.ack_interval.max(1),
             read_chunk,
             rc_read_chunk: read_chunk,
             selective: None,
@@ -207,7 +210,7 @@ impl SendState {
         self.selective = Some(Box::new(sender));
         self.answers = Some(Box::new(answers));
         // Several READ requests are on their way at once, so that one that is lost is overtaken by others.
-        self.read_chunk = (self.window / 8).clamp(1, MAX_SELECTIVE_CHUNK) as u32;
+        self.read_chunk = (self.cap / 8).clamp(1, MAX_SELECTIVE_CHUNK);
     }
 
     /// Another initiator depth.
@@ -309,6 +312,40 @@ impl SendState {
         (self.next - self.una) - self.responses_due() + self.asked_for as u64
     }
 
+    /// The rate controller allows so many bytes of payload on the way; `None`: any.
+    pub(crate) fn bound(&mut self, bytes: Option<u64>) {
+        let packets = bytes.map(|b| b.div_ceil(u64::from(self.path_mtu.bytes())));
+        self.window = packets.map_or(self.cap, |p| p.clamp(1, u64::from(self.cap)) as u32);
+    }
+
+    /// Whether nothing may leave before something is answered. A window that has shrunk below what was sent holds nothing back
+    /// that no answer is due for, or none would ever come.
+    pub(crate) fn is_window_full(&self) -> bool {
+        self.on_wire() >= u64::from(self.window) && self.una < self.asked
+    }
+
+    /// Whether the next packet fills the window.
+    pub(crate) fn fills_window(&self) -> bool {
+        self.on_wire() + 1 >= u64::from(self.window)
+    }
+
+    /// Whether so many response packets more may be asked for.
+    pub(crate) fn has_room_for(&self, responses: u32) -> bool {
+        let due = self.responses_due();
+        due == 0 || due + u64::from(responses) <= u64::from(self.window)
+    }
+
+    /// Whether packet `number` asks for an answer by its place alone. Under a controller's window they ask more often, so that
+    /// it opens while there is something left in it.
+    pub(crate) fn asks(&self, number: u64) -> bool {
+        let interval = if self.window < self.cap {
+            self.ack_interval.min(self.window / 8).max(1)
+        } else {
+            self.ack_interval
+        };
+        (number + 1).is_multiple_of(u64::from(interval))
+    }
+
     /// Whether the peer tracks so many numbers more.
     pub(crate) fn has_span(&self, numbers: u32) -> bool {
         let span = (self.next - self.una) + u64::from(numbers);
@@ -318,7 +355,7 @@ impl SendState {
     /// Whether there is a packet that was found lost, and the window lets it out.
     pub(crate) fn may_repeat(&self) -> bool {
         let lost = self.selective.as_ref().and_then(|sr| sr.next_lost());
-        lost.is_some_and(|number| number < self.stop) && self.on_wire() < self.window
+        lost.is_some_and(|number| number < self.stop) && !self.is_window_full()
     }
 
     /// Whether the next packet belongs to a request that has failed here, or is behind it.
@@ -556,6 +593,6 @@ pub(crate) const MAX_WINDOW: u32 = 1 << 16;
 /// Most response packets that one READ request asks for.
 const MAX_READ_CHUNK: u32 = 64;
 /// With selective repeat, where a lost packet of it costs no more than that packet.
-const MAX_SELECTIVE_CHUNK: u64 = 256;
+const MAX_SELECTIVE_CHUNK: u32 = 256;
 // PSNs stay comparable: what is in flight spans less than half their space, however long the READs are.
-const _: () = assert!(MAX_WINDOW as u64 + MAX_SELECTIVE_CHUNK * MAX_RD_ATOMIC as u64 <= 1 << 22);
+const _: () = assert!(MAX_WINDOW + MAX_SELECTIVE_CHUNK * MAX_RD_ATOMIC as u32 <= 1 << 22);

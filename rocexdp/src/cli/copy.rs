@@ -11,7 +11,7 @@ use std::{
 
 use anyhow::{Context, anyhow, bail};
 use indicatif::{ProgressBar, ProgressStyle};
-use rocexdp_proto::time::Rate;
+use rocexdp_proto::{RateControl, time::Rate};
 use tokio::sync::watch;
 
 use super::block_on;
@@ -70,6 +70,9 @@ pub struct Args {
     /// No daemon: rate of the link, for DCQCN
     #[arg(long, value_name = "RATE")]
     line_rate: Option<Rate>,
+    /// No daemon: what decides how fast the copy is sent, as for rocexdp run
+    #[arg(long, value_name = "NAME[=VALUE]")]
+    rate_control: Option<RateControl>,
     /// No daemon: a DCQCN parameter; may be repeated
     #[arg(long, value_name = "NAME=VALUE")]
     cc: Vec<Assignment>,
@@ -185,6 +188,7 @@ async fn on_own_node(
         mode: args.mode,
         path_mtu: args.path_mtu,
         line_rate: args.line_rate,
+        rate_control: args.rate_control,
         cc: args.cc.clone(),
         ..RunOptions::default()
     };

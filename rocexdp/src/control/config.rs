@@ -11,7 +11,7 @@ use std::{
 };
 
 use anyhow::Context;
-use rocexdp_proto::{IcrcMode, time::Rate};
+use rocexdp_proto::{IcrcMode, RateControl, time::Rate};
 use serde::{Deserialize, Deserializer, de};
 
 use super::{
@@ -103,6 +103,10 @@ pub struct RunOptions {
     #[arg(long, value_name = "RATE")]
     #[serde(deserialize_with = "from_text")]
     pub line_rate: Option<Rate>,
+    /// What decides how fast a QP sends: fixed, fixed=RATE, dcqcn, dcqcn-window=RTT[,constant] [default: dcqcn]
+    #[arg(long, value_name = "NAME[=VALUE]")]
+    #[serde(deserialize_with = "from_text")]
+    pub rate_control: Option<RateControl>,
     /// A DCQCN parameter by its ConnectX name; may be repeated. In the file: the table "cc"
     #[arg(long, value_name = "NAME=VALUE")]
     #[serde(deserialize_with = "assignments")]
@@ -177,6 +181,7 @@ impl RunOptions {
             tx_ring: self.tx_ring.or(file.tx_ring),
             poll: self.poll.or(file.poll),
             line_rate: self.line_rate.or(file.line_rate),
+            rate_control: self.rate_control.or(file.rate_control),
             cc,
             icrc: self.icrc.or(file.icrc),
             no_cnp: self.no_cnp || file.no_cnp,

@@ -122,6 +122,12 @@ fn transport(options: &RunOptions, config: &mut NodeConfig) -> Result<(), UsageE
     params
         .validate(endpoint.line_rate)
         .map_err(|error| UsageError(format!("--cc: {error}")))?;
+    if let Some(control) = options.rate_control {
+        control
+            .validate(endpoint.line_rate)
+            .map_err(|error| UsageError(format!("--rate-control {control}: {error}")))?;
+        endpoint.rate_control = control;
+    }
     endpoint.rp = params.rp;
     endpoint.np = params.np;
     Ok(())
@@ -196,6 +202,8 @@ pub fn linger(options: &RunOptions) -> Duration {
 
 #[cfg(test)]
 mod tests {
+    use rocexdp_proto::RateControl;
+
     use super::*;
 
     fn options(text: &str) -> RunOptions {
@@ -221,6 +229,10 @@ mod tests {
             ("dscp = 64", "--dscp 64"),
             ("window = 0", "--window 0"),
             ("adaptive-timeout = \"0s\"", "--adaptive-timeout 0"),
+            (
+                "rate-control = \"dcqcn-window=20us\"",
+                "dcqcn-window needs the line rate: give it (--line-rate)",
+            ),
             ("[cc]\nrpg_hai = 5", "--cc rpg_hai"),
             ("[cc]\nrpg_gd = \"many\"", "--cc rpg_gd"),
         ] {
@@ -253,6 +265,7 @@ mod tests {
         ))
         .unwrap();
         assert_eq!(config.endpoint.rp.rpg_threshold, 3);
+        assert_eq!(config.endpoint.rate_control, RateControl::Dcqcn);
         assert_eq!(
             config.endpoint.np.min_time_between_cnps,
             Duration::from_micros(8)
