@@ -41,8 +41,9 @@ pub mod wire;
 
 pub use drop::DropReason;
 pub use endpoint::{
-    AsyncError, CongestionSignal, CreateQp, DeviceAttr, Endpoint, EndpointConfig, EndpointCounters,
-    ErrorCause, Event, IcrcMode, QpHandle, QpInfo, VerbsError,
+    AsyncError, ClassService, CongestionSignal, CreateQp, DeviceAttr, Endpoint, EndpointConfig,
+    EndpointCounters, ErrorCause, Event, IcrcMode, Marking, PRIORITIES, PauseState, QpHandle,
+    QpInfo, TrafficClasses, Trust, VerbsError, pause_time,
 };
 pub use qp::{
     AttrMask, MAX_PATHS, MAX_RD_ATOMIC, MigrationState, ModifyError, ModifyQp, QpAttr, QpInitAttr,

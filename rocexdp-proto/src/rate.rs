@@ -78,6 +78,19 @@ pub enum RateControlError {
 }
 
 impl RateControl {
+    /// Its number where there is no room for a name: that of [`RateControl::NAMES`].
+    #[must_use]
+    pub fn code(&self) -> u8 {
+        match self {
+            Self::Dcqcn => 0,
+            Self::Fixed(_) => 1,
+            Self::DcqcnWindow { .. } => 2,
+        }
+    }
+
+    /// Names, by [`RateControl::code`].
+    pub const NAMES: [&str; 3] = ["dcqcn", "fixed", "dcqcn-window"];
+
     /// Checks it against the line rate, if one is known.
     ///
     /// # Errors

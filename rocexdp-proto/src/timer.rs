@@ -51,6 +51,13 @@ impl Default for Timers {
     }
 }
 
+impl Timers {
+    /// Whether setting a timer to this would change it.
+    pub(crate) fn is_changed(&self, kind: TimerKind, at: Option<Timestamp>) -> bool {
+        self.wanted.get(kind as usize) != Some(&at.unwrap_or(NEVER))
+    }
+}
+
 /// All timers, by QP slot.
 #[derive(Default)]
 pub(crate) struct TimerQueue {

@@ -79,6 +79,16 @@ pub struct QpEngine {
     pub rx_looped: u64,
     /// Copies of multicast groups' packets, which XDP counts for the groups' QPN 0xffffff; among those accepted or dropped.
     pub rx_mcast: u64,
+    /// DSCP of its data (of a UD QP: unless an address handle says otherwise).
+    pub dscp: u8,
+    /// Priority in the VLAN tag of its data, where there is one.
+    pub pcp: u8,
+    /// Priority that follows from these: its traffic class.
+    pub priority: u8,
+    /// Its rate controller: 0 dcqcn, 1 fixed, 2 dcqcn-window.
+    pub rate_control: u8,
+    /// Packets that may be unacknowledged now.
+    pub window: u32,
     /// Reserved, 0.
-    pub reserved: [u64; 6],
+    pub reserved: [u64; 5],
 }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use rocexdp_common::opcode::Transport;
 
 use super::limit::{at_most, room};
+use super::modify::classify;
 use super::{CreateQp, DeviceAttr, Endpoint, MAX_QUEUE_DEPTH, QpHandle, VerbsError, qp_at};
 use crate::ids::Qpn;
 use crate::qp::{Lazy, NewQp, Qp, SendLimits, SendState, Service};
@@ -78,6 +79,8 @@ impl Endpoint {
             send,
             congestion: Lazy::new(&self.congestion),
         });
+        let mut qp = qp;
+        classify(&self.config, &mut qp);
         qp.rq.enter();
         let handle = QpHandle {
             qpn,
@@ -99,9 +102,9 @@ impl Endpoint {
         // Room for each QP to wait everywhere, so that waiting never allocates. Twice: a destroyed QP's entries may still
         // be there.
         let n = self.qps.len();
-        for queue in [&mut self.cnps, &mut self.acks, &mut self.senders] {
-            queue.reserve((2 * n).saturating_sub(queue.len()));
-        }
+        self.cnps.reserve((2 * n).saturating_sub(self.cnps.len()));
+        self.acks.grow(n);
+        self.senders.grow(n);
         self.events
             .reserve((2 * n).saturating_sub(self.events.len()));
         self.timers.reserve_qp(n);

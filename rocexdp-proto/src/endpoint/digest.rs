@@ -35,13 +35,14 @@ impl Endpoint {
         }
         let _ = write!(
             digest,
-            "{:?} {:?} {:?} {:?} {:?} {:?} {:?} {}",
+            "{:?} {:?} {:?} {:?} {:?} {:?} {:?} {:?} {}",
             self.regions,
             self.rng,
             self.timers.next(),
             self.cnps,
             self.acks,
             self.senders,
+            self.pauses,
             self.events,
             self.qps.len(),
         );

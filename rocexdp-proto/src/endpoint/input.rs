@@ -155,7 +155,12 @@ impl Endpoint {
                 continue;
             }
             match kind {
-                TimerKind::Ack | TimerKind::Rnr => qp.handle_timeout(now),
+                TimerKind::Ack | TimerKind::Rnr => {
+                    let ours = kind == TimerKind::Ack && self.put_off(now, slot);
+                    if let Some(qp) = qp_at(&mut self.qps, slot).filter(|_| !ours) {
+                        qp.handle_timeout(now);
+                    }
+                }
                 TimerKind::Pace => qp.waiting.pace = false,
                 TimerKind::Rate => qp.congestion.handle_timeout(now, &mut qp.stats),
                 TimerKind::Cnp => {

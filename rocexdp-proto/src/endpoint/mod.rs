@@ -6,7 +6,7 @@
 //! come again. The contract is quinn-proto's.
 //!
 //! QPs that have something to say wait in queues (CNPs; answers without data; requests and READ responses; in this order of
-//! precedence), QPs that wait for a time in the timer heap: no cost grows with the number of QPs. In steady state nothing is
+//! precedence, and each by priority: `traffic`), QPs that wait for a time in the timer heap: no cost grows with the number of QPs. In steady state nothing is
 //! allocated.
 //!
 //! Must not: read a clock, or decide anything that the peer sees (the QP's parts do).
@@ -21,13 +21,17 @@ mod limit;
 mod memory;
 mod modify;
 mod output;
+mod pause;
 mod srq;
+mod traffic;
 mod types;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
 pub use device::DeviceAttr;
+pub use pause::{PauseState, pause_time};
+pub use traffic::{ClassService, Marking, PRIORITIES, TrafficClasses, Trust};
 pub use types::{
     AsyncError, CongestionSignal, CreateQp, EndpointConfig, EndpointCounters, ErrorCause, Event,
     IcrcMode, MAX_QUEUE_DEPTH, QpHandle, QpInfo, VerbsError,
@@ -35,7 +39,9 @@ pub use types::{
 
 use limit::Cqs;
 use memory::Pds;
+use pause::Pauses;
 use rocexdp_common::maps::QpEngine;
+use traffic::{Lines, Scheduler};
 
 use crate::hash::NumberHash;
 use crate::ids::{Gid, Qpn, SrqNum};
@@ -70,10 +76,14 @@ pub struct Endpoint {
     timers: TimerQueue,
     /// QPs that owe a CNP.
     cnps: VecDeque<u32>,
+    /// Their priority.
+    cnp_priority: u8,
     /// QPs that owe an answer of headers only.
-    acks: VecDeque<u32>,
+    acks: Lines,
     /// QPs that may send data: a request, or a READ response.
-    senders: VecDeque<u32>,
+    senders: Lines,
+    scheduler: Scheduler,
+    pauses: Pauses,
     events: VecDeque<Event>,
     counters: EndpointCounters,
     headers: HeaderBuf,
@@ -108,6 +118,11 @@ impl Endpoint {
         );
         Self {
             congestion: Arc::new(congestion),
+            cnp_priority: config.classes.priority(Marking {
+                dscp: config.np.cnp_dscp,
+                pcp: config.np.cnp_802p_prio,
+            }),
+            scheduler: Scheduler::new(&config.classes.service),
             config,
             rng: SecretRng::new(seed),
             qps: Vec::new(),
@@ -121,8 +136,9 @@ impl Endpoint {
             reorder,
             timers: TimerQueue::default(),
             cnps: VecDeque::new(),
-            acks: VecDeque::new(),
-            senders: VecDeque::new(),
+            acks: Lines::new(),
+            senders: Lines::new(),
+            pauses: Pauses::new(),
             events: VecDeque::new(),
             counters: EndpointCounters::default(),
             headers: HeaderBuf::default(),
@@ -141,7 +157,10 @@ impl Endpoint {
     /// When to call [`Endpoint::handle_timeout`] if nothing else happens before; `None`: never. May be earlier than needed.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Timestamp> {
-        self.timers.next()
+        [self.timers.next(), self.pauses.next()]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     /// Whether [`Endpoint::poll_transmit`] may have a packet; false: it has none until something else happens.
@@ -180,6 +199,8 @@ impl Endpoint {
             unacked_psn: qp.send.psn(qp.send.una),
             expected_psn,
             msn,
+            marking: modify::marking(&self.config, qp),
+            priority: qp.priority,
             rate: qp.congestion.control.rate(),
             target: qp.congestion.control.target(),
             alpha: qp.congestion.control.alpha(),
@@ -207,6 +228,11 @@ impl Endpoint {
             rp_cnp_handled: rp.cnps,
             rate_cuts: rp.cuts,
             rate_increases: rp.increases,
+            dscp: info.marking.dscp,
+            pcp: info.marking.pcp,
+            priority: info.priority,
+            rate_control: self.config.rate_control.code(),
+            window: qp.send.window(),
             outstanding: u64::from(qp.sq.len()) + u64::from(qp.rq.len()),
             ..*qp.stats
         };
@@ -247,14 +273,18 @@ impl Endpoint {
         let due = qp.answer_due();
         if due == Due::Control && !qp.waiting.ack {
             qp.waiting.ack = true;
-            self.acks.push_back(slot);
+            self.acks.push(slot, qp.answer_priority);
         }
         if !qp.waiting.send && !qp.waiting.pace && (due == Due::Data || qp.may_send()) {
             qp.waiting.send = true;
-            self.senders.push_back(slot);
+            self.senders.push(slot, qp.priority);
         }
         let (t, q) = (&mut qp.timers, &mut self.timers);
-        q.set(t, slot, TimerKind::Ack, qp.send.answer_deadline());
+        let deadline = qp.send.answer_deadline();
+        if t.is_changed(TimerKind::Ack, deadline) {
+            qp.paused_mark = self.pauses.mark(qp.priority);
+        }
+        q.set(t, slot, TimerKind::Ack, deadline);
         q.set(t, slot, TimerKind::Rnr, qp.send.rnr_until);
         q.set(
             t,

@@ -4,7 +4,8 @@
 //! Must not: send anything.
 
 use super::limit::at_most;
-use super::{DeviceAttr, Endpoint, VerbsError, qp_at};
+use super::traffic::Marking;
+use super::{DeviceAttr, Endpoint, EndpointConfig, VerbsError, qp_at};
 use crate::ids::{PathMtu, Qpn};
 use crate::mem::Access;
 use crate::qp::{
@@ -63,6 +64,7 @@ impl Endpoint {
         };
         if let Some(qp) = qp_at(&mut self.qps, slot) {
             qp.change(to, &m, route, own);
+            classify(&self.config, qp);
             if m.timeout.is_some() {
                 qp.send.await_answer(now);
             }
@@ -131,6 +133,22 @@ impl Endpoint {
         }
         new.qkey = m.qkey.unwrap_or(new.qkey);
         Ok(Some(new))
+    }
+}
+
+/// Gives a QP the priorities that follow from its path, or, without one, from the endpoint's own DSCP.
+pub(super) fn classify(config: &EndpointConfig, qp: &mut Qp) {
+    let marking = marking(config, qp);
+    qp.priority = config.classes.priority(marking);
+    qp.answer_priority = config.classes.answer_priority(marking);
+}
+
+/// How a QP's data are marked. Datagrams are marked by their handles; their QP has the endpoint's.
+pub(super) fn marking(config: &EndpointConfig, qp: &Qp) -> Marking {
+    let path = qp.route.as_ref().map(|route| &route.path);
+    Marking {
+        dscp: path.and_then(|p| p.dscp).unwrap_or(config.data_dscp),
+        pcp: path.map_or(0, |p| p.sl & 7),
     }
 }
 

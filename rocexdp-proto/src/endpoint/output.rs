@@ -1,12 +1,14 @@
 //! Output: which packet leaves next.
 //!
-//! CNPs before answers without data before data; QPs in turn, one packet each. Data are requests, those sent again too, and
+//! CNPs before answers without data before data; of data, by their traffic classes; in a class QPs in turn, one packet each.
+//! What has a paused priority waits. Data are requests, those sent again too, and
 //! READ responses: paced together, in turn where a QP has both. Must not: touch payload (the driver copies it from the
 //! application's memory into the frame).
 
 use rocexdp_common::headers::{Aeth, AtomicEth, Bth, Feth, ICRC_LEN, Reth, Sack, Sreth, Syndrome};
 use rocexdp_common::opcode::{Opcode, ext, extensions_len, rc};
 
+use super::traffic::{Marking, highest};
 use super::{Endpoint, datagram, qp_at};
 use crate::ids::{Psn, Qpn};
 use crate::mem::RegionTable;
@@ -20,16 +22,17 @@ impl Endpoint {
     pub fn poll_transmit(&mut self, now: Timestamp) -> Option<Transmit<'_>> {
         self.answer = None;
         self.finish_handed();
-        if let Some(qpn) = self.next_cnp() {
-            return Some(self.headers_only(qpn, TransmitKind::Cnp));
+        let paused = self.pauses.bits(now);
+        if let Some(qpn) = self.next_cnp(paused) {
+            return Some(self.headers_only(qpn, TransmitKind::Cnp, self.cnp_priority));
         }
-        if let Some((qpn, kind)) = self.next_answer(now) {
-            return Some(self.headers_only(qpn, kind));
+        if let Some((qpn, kind, priority)) = self.next_answer(now, paused) {
+            return Some(self.headers_only(qpn, kind, priority));
         }
-        match self.next_data(now)? {
-            Data::Response(qpn) => {
+        match self.next_data(now, paused)? {
+            Data::Response(qpn, priority) => {
                 let Some(data) = &self.answer else {
-                    return Some(self.headers_only(qpn, TransmitKind::Acknowledge));
+                    return Some(self.headers_only(qpn, TransmitKind::Acknowledge, priority));
                 };
                 Some(Transmit {
                     headers: &self.headers,
@@ -37,6 +40,7 @@ impl Endpoint {
                     payload_len: data.len as usize,
                     qpn,
                     kind: TransmitKind::Response,
+                    priority,
                 })
             }
             Data::Request(slot, request) => {
@@ -52,6 +56,7 @@ impl Endpoint {
                     } else {
                         TransmitKind::Request
                     },
+                    priority: qp.priority,
                 })
             }
         }
@@ -88,17 +93,21 @@ impl Endpoint {
         self.settle(slot);
     }
 
-    fn headers_only(&self, qpn: Qpn, kind: TransmitKind) -> Transmit<'_> {
+    fn headers_only(&self, qpn: Qpn, kind: TransmitKind, priority: u8) -> Transmit<'_> {
         Transmit {
             headers: &self.headers,
             payload: Source::Nothing,
             payload_len: 0,
             qpn,
             kind,
+            priority,
         }
     }
 
-    fn next_cnp(&mut self) -> Option<Qpn> {
+    fn next_cnp(&mut self, paused: u8) -> Option<Qpn> {
+        if paused & 1 << (self.cnp_priority & 7) != 0 {
+            return None;
+        }
         while let Some(slot) = self.cnps.pop_front() {
             let Some(qp) = qp_at(&mut self.qps, slot) else {
                 continue;
@@ -119,15 +128,22 @@ impl Endpoint {
     }
 
     /// An answer of headers only.
-    fn next_answer(&mut self, now: Timestamp) -> Option<(Qpn, TransmitKind)> {
-        while let Some(slot) = self.acks.pop_front() {
+    fn next_answer(&mut self, now: Timestamp, paused: u8) -> Option<(Qpn, TransmitKind, u8)> {
+        while let Some(priority) = highest(self.acks.waiting() & !paused) {
+            let slot = self.acks.pop(priority)?;
             let Some(qp) = qp_at(&mut self.qps, slot) else {
                 continue;
             };
+            if qp.waiting.ack && qp.answer_priority != priority {
+                // It has another priority now, or stands where a former QP of the slot stood.
+                self.acks.push(slot, qp.answer_priority);
+                continue;
+            }
             if !core::mem::replace(&mut qp.waiting.ack, false) || qp.answer_due() != Due::Control {
                 continue;
             }
-            let answer = answer(qp, now, &self.regions, &mut self.headers);
+            let marking = self.config.classes.answers;
+            let answer = answer(qp, now, &self.regions, &mut self.headers, marking);
             let qpn = qp.qpn;
             // More may be owed, and a QP that fails with its answer reports that.
             self.settle(slot);
@@ -136,20 +152,36 @@ impl Endpoint {
                     rc::ACKNOWLEDGE => TransmitKind::Acknowledge,
                     _ => TransmitKind::Response,
                 };
-                return Some((qpn, kind));
+                return Some((qpn, kind, priority));
             }
         }
         None
     }
 
     /// A packet with data, if the QP whose turn it is may send one now.
-    fn next_data(&mut self, now: Timestamp) -> Option<Data> {
+    fn next_data(&mut self, now: Timestamp, paused: u8) -> Option<Data> {
         // Each QP once: one that has nothing to say after all may still wait for its turn.
-        for _ in 0..self.senders.len() {
-            let slot = self.senders.pop_front()?;
+        let mut left = self.senders.lens();
+        let mut open = !paused;
+        while let Some(priority) = self.scheduler.choose(self.senders.waiting() & open) {
+            let slot = self.senders.pop(priority)?;
+            if let Some(left) = left.get_mut(usize::from(priority)) {
+                *left = left.saturating_sub(1);
+                if *left == 0 {
+                    open &= !(1 << priority);
+                }
+            }
             let Some(qp) = qp_at(&mut self.qps, slot) else {
                 continue;
             };
+            if qp.waiting.send && qp.priority != priority {
+                self.senders.push(slot, qp.priority);
+                if let Some(left) = left.get_mut(usize::from(qp.priority)) {
+                    *left += 1;
+                    open |= 1 << (qp.priority & 7) & !paused;
+                }
+                continue;
+            }
             if !core::mem::replace(&mut qp.waiting.send, false) {
                 continue;
             }
@@ -183,14 +215,15 @@ impl Endpoint {
 
     fn send_response(&mut self, now: Timestamp, slot: u32) -> Option<Data> {
         let qp = qp_at(&mut self.qps, slot)?;
-        let answer = answer(qp, now, &self.regions, &mut self.headers)?;
+        let answer = answer(qp, now, &self.regions, &mut self.headers, None)?;
         if let Some(data) = &answer.data {
             let len =
                 self.headers.bytes().len() as u32 + data.len.next_multiple_of(4) + ICRC_LEN as u32;
             qp.congestion.sent(now, len);
+            self.scheduler.charge(qp.priority, len);
         }
         self.answer = answer.data;
-        Some(Data::Response(qp.qpn))
+        Some(Data::Response(qp.qpn, qp.priority))
     }
 
     fn send_request(&mut self, now: Timestamp, slot: u32) -> Option<Data> {
@@ -206,6 +239,7 @@ impl Endpoint {
             self.handed = Some(slot);
         }
         qp.congestion.sent(now, len);
+        self.scheduler.charge(qp.priority, len);
         let stats = &mut qp.stats;
         stats.tx_packets += 1;
         stats.tx_bytes += u64::from(request.len);
@@ -219,21 +253,25 @@ impl Endpoint {
 
 /// A packet with data that leaves.
 enum Data {
-    /// A READ response of this QP, or the NAK that takes its place.
-    Response(Qpn),
+    /// A READ response of this QP, or the NAK that takes its place, and its priority.
+    Response(Qpn, u8),
     /// A request of the QP in this slot.
     Request(u32, Request),
 }
 
-/// Takes the QP's answer, counts it and builds its headers.
+/// Takes the QP's answer, counts it and builds its headers, with this marking instead of its data's.
 fn answer(
     qp: &mut Qp,
     now: Timestamp,
     regions: &RegionTable,
     out: &mut HeaderBuf,
+    marking: Option<Marking>,
 ) -> Option<Answer> {
     let answer = qp.answer(now, regions)?;
     build_answer(qp, out, &answer)?;
+    if let Some(marking) = marking {
+        out.remark(marking.dscp, marking.pcp);
+    }
     let stats = &mut qp.stats;
     match answer.aeth.map(|a| a.syndrome) {
         _ if answer.opcode != rc::ACKNOWLEDGE => {

@@ -9,6 +9,7 @@ use rocexdp_common::maps::QpEngine;
 use rocexdp_common::opcode::Transport;
 
 use super::device::DeviceAttr;
+use super::traffic::{Marking, TrafficClasses};
 use crate::dcqcn::{NpParams, RpParams};
 use crate::drop::DROP_REASONS;
 use crate::ids::{CqNum, Pd, Psn, Qpn, RKey, SrqNum};
@@ -43,6 +44,8 @@ pub struct EndpointConfig {
     pub line_rate: Option<Rate>,
     /// DSCP of requests and acknowledgements, 0..=63.
     pub data_dscp: u8,
+    /// Priorities, and how they are served.
+    pub classes: TrafficClasses,
     /// What happens to packets with a wrong ICRC.
     pub icrc: IcrcMode,
     /// Packets of a QP that may be unacknowledged, 1..=65536.
@@ -75,6 +78,7 @@ impl Default for EndpointConfig {
             np: NpParams::default(),
             line_rate: None,
             data_dscp: 0,
+            classes: TrafficClasses::default(),
             icrc: IcrcMode::Check,
             max_inflight_packets: 128,
             read_chunk_packets: 64,
@@ -399,9 +403,13 @@ pub struct QpInfo<'a> {
     pub expected_psn: Psn,
     /// Messages completed as responder, 24 bits.
     pub msn: u32,
-    /// DCQCN's rate; `None`: not paced.
+    /// How its data are marked (of a UD QP: unless a handle says otherwise).
+    pub marking: Marking,
+    /// Their priority.
+    pub priority: u8,
+    /// The controller's rate; `None`: not paced.
     pub rate: Option<Rate>,
-    /// DCQCN's target rate.
+    /// The rate that it moves to.
     pub target: Option<Rate>,
     /// DCQCN's alpha, 0 to 1.
     pub alpha: f64,

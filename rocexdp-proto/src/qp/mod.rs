@@ -104,6 +104,11 @@ pub(crate) struct Qp {
     /// A CNP is to be sent.
     pub(crate) cnp_owed: bool,
     pub(crate) waiting: Waiting,
+    /// Priority of its data, and of answers without.
+    pub(crate) priority: u8,
+    pub(crate) answer_priority: u8,
+    /// How long the priority had been paused when the ACK timer was set.
+    pub(crate) paused_mark: u32,
     /// A request had the last turn to send data.
     pub(crate) requested_last: bool,
     pub(crate) timers: Timers,
@@ -157,6 +162,9 @@ impl Qp {
             cnp_wanted: true,
             cnp_owed: false,
             waiting: Waiting::default(),
+            priority: 0,
+            answer_priority: 0,
+            paused_mark: 0,
             requested_last: false,
             timers: Timers::default(),
             stats: Stats::default(),

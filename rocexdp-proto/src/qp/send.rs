@@ -318,6 +318,11 @@ impl SendState {
         self.window = packets.map_or(self.cap, |p| p.clamp(1, u64::from(self.cap)) as u32);
     }
 
+    /// Packets that may be on the way now.
+    pub(crate) fn window(&self) -> u32 {
+        self.window
+    }
+
     /// Whether nothing may leave before something is answered. A window that has shrunk below what was sent holds nothing back
     /// that no answer is due for, or none would ever come.
     pub(crate) fn is_window_full(&self) -> bool {
@@ -544,6 +549,16 @@ impl SendState {
     pub(crate) fn await_answer(&mut self, now: Timestamp) {
         if self.una < self.asked && self.rnr_until.is_none() {
             self.ack_deadline = self.ack_timer.timeout().map(|t| now + t);
+        }
+    }
+
+    /// Nothing of ours could leave for this long: what is due is waited for so much longer.
+    pub(crate) fn put_off(&mut self, time: Duration) {
+        self.ack_deadline = self.ack_deadline.map(|at| at + time);
+        // It says nothing of the network.
+        self.timed = None;
+        if let Some(sr) = &mut self.selective {
+            sr.put_off(time);
         }
     }
 

@@ -257,6 +257,39 @@ impl HeaderBuf {
         self.bytes.get(..self.len).unwrap_or(&[])
     }
 
+    /// Another DSCP than the template's, and another priority in its VLAN tag, if it has one.
+    pub(crate) fn remark(&mut self, dscp: u8, pcp: u8) {
+        let tos = dscp << 2 | ECT0;
+        let ip = self.ip;
+        let tagged = ip > ETH_HEADER;
+        if let Some(tag) = self.bytes.get_mut(ETH_HEADER).filter(|_| tagged) {
+            *tag = pcp << 5 | *tag & 0x1f;
+        }
+        let Some([first, second]) = self.bytes.get_mut(ip..).and_then(|b| b.first_chunk_mut())
+        else {
+            return;
+        };
+        if *first >> 4 == 6 {
+            *first = 0x60 | tos >> 4;
+            *second = tos << 4 | *second & 0xf;
+            return;
+        }
+        let old = core::mem::replace(second, tos);
+        let Some(sum) = self
+            .bytes
+            .get_mut(ip + 10..)
+            .and_then(|b| b.first_chunk_mut())
+        else {
+            return;
+        };
+        // RFC 1624, equation 3.
+        let sum16 =
+            u32::from(!u16::from_be_bytes(*sum)) + u32::from(!u16::from(old)) + u32::from(tos);
+        let folded = (sum16 & 0xffff) + (sum16 >> 16);
+        let folded = (folded & 0xffff) + (folded >> 16);
+        *sum = (!(folded as u16)).to_be_bytes();
+    }
+
     /// The ICRC over these headers, to be continued over payload and pad.
     fn icrc(&self) -> Option<Icrc> {
         let bth = self.udp + UDP_HEADER + Bth::LEN;
@@ -301,6 +334,7 @@ pub struct Transmit<'a> {
     pub(crate) payload_len: usize,
     pub(crate) qpn: Qpn,
     pub(crate) kind: TransmitKind,
+    pub(crate) priority: u8,
 }
 
 impl Transmit<'_> {
@@ -333,6 +367,12 @@ impl Transmit<'_> {
     #[must_use]
     pub fn kind(&self) -> TransmitKind {
         self.kind
+    }
+
+    /// Its priority, 0..=7, by the endpoint's traffic classes.
+    #[must_use]
+    pub fn priority(&self) -> u8 {
+        self.priority
     }
 
     fn pad(&self) -> usize {

@@ -468,6 +468,14 @@ impl Sender {
             .min()
     }
 
+    /// Nothing could leave for this long.
+    pub(crate) fn put_off(&mut self, time: Duration) {
+        self.waits_since = self.waits_since + time;
+        for path in &mut self.paths {
+            path.since = path.since + time;
+        }
+    }
+
     fn silence(&self) -> Option<Duration> {
         let (smoothed, deviation) = self.rtt?;
         Some((2 * smoothed + 4 * deviation).max(PROBE_MIN))
