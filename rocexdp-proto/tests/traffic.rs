@@ -177,10 +177,16 @@ fn answers_and_cnps_have_a_marking_of_their_own_and_a_right_checksum() {
             ce_marks: 1,
             cnps: 0,
         };
-        pair.ends[1].endpoint.handle_congestion(now, QPNS[1], signal);
+        pair.ends[1]
+            .endpoint
+            .handle_congestion(now, QPNS[1], signal);
         pair.capture();
         assert!(pair.run(LONG));
-        assert_eq!(pair.completions(0).len(), 1, "the other end took the answer");
+        assert_eq!(
+            pair.completions(0).len(),
+            1,
+            "the other end took the answer"
+        );
         let of = |opcode| {
             let sent = pair.sent.iter().find(|s| s.bth.opcode == opcode).unwrap();
             let ip = &sent.frame[18..38];
@@ -234,7 +240,10 @@ fn a_pause_stops_its_priority_alone_and_ends_by_itself_or_when_told() {
         (None, 3, 1, Duration::from_micros(8 + 30))
     );
     let other = ep.pause_state(us(501), 4);
-    assert_eq!((other.until, other.paused), (Some(us(1000)), Duration::from_micros(500)));
+    assert_eq!(
+        (other.until, other.paused),
+        (Some(us(1000)), Duration::from_micros(500))
+    );
     // Until told otherwise.
     ep.handle_pause(us(3000), 3, Timestamp::MAX);
     ep.handle_timeout(us(9_000_000));
@@ -259,7 +268,8 @@ fn answers_and_cnps_of_a_paused_priority_wait_too() {
         let len = packet.len();
         packet.write(&mut [&mut frame[..len]]).unwrap();
         let ep = &mut pair.ends[1].endpoint;
-        ep.handle_frame(now, &Default::default(), &[&frame[..len]]).unwrap();
+        ep.handle_frame(now, &Default::default(), &[&frame[..len]])
+            .unwrap();
         let signal = CongestionSignal {
             ce_marks: 1,
             cnps: 0,
@@ -311,7 +321,9 @@ fn a_pause_is_no_loss_and_costs_no_retry() {
         assert!(!pair.run(Duration::from_micros(20)));
         let mut now = pair.now();
         while now < end {
-            pair.ends[0].endpoint.handle_pause(now, 0, now + Duration::from_millis(2));
+            pair.ends[0]
+                .endpoint
+                .handle_pause(now, 0, now + Duration::from_millis(2));
             assert!(!pair.run(Duration::from_millis(1)));
             now = pair.now();
         }
@@ -322,7 +334,11 @@ fn a_pause_is_no_loss_and_costs_no_retry() {
         assert!(bytes.copy() == pattern(size, 1));
         let s = stats(&pair, 0);
         assert_eq!(
-            (s.retransmitted_packets, s.local_ack_timeout_err, s.completions_err),
+            (
+                s.retransmitted_packets,
+                s.local_ack_timeout_err,
+                s.completions_err
+            ),
             (0, 0, 0),
             "{selective:?}"
         );
@@ -340,8 +356,8 @@ fn a_loss_during_a_pause_is_repaired_behind_it() {
     let mut pair = Pair::new(&config);
     let (bytes, region) = target(&mut pair, 1024);
     let wr = send_wr(1, write_op(&region), &Bytes::of(pattern(1024, 1)), 1024);
-    pair.script = Some(Box::new(|_, n, _: &Bth, _| {
-        if n == 0 {
+    pair.script = Some(Box::new(|end, n, _: &Bth, _| {
+        if (end, n) == (0, 0) {
             rocexdp_sim::pair::Fate::Drop
         } else {
             rocexdp_sim::pair::Fate::Pass
