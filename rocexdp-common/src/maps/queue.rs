@@ -61,7 +61,7 @@ impl Default for QueueCounters {
 }
 
 /// Room for the transport's drop reasons in [`QueueEngine`].
-pub const ENGINE_DROP_SLOTS: usize = 58;
+pub const ENGINE_DROP_SLOTS: usize = 55;
 
 /// What the engine counted on one receive queue, and the socket's own statistics.
 #[repr(C, align(64))]
@@ -115,6 +115,12 @@ pub struct QueueEngine {
     pub rx_looped: u64,
     /// Packets of this worker's QPs that went to QPs of this host; not among `tx_packets`, unless they are a group's.
     pub tx_looped: u64,
+    /// Pause frames sent, because the RX ring was filling or had emptied.
+    pub pfc_sent: u64,
+    /// Pauses of a priority that were honoured (a pause of the whole port is one of each).
+    pub pauses_honoured: u64,
+    /// Time that priorities were paused by them, ns; two at a time count twice.
+    pub paused_ns: u64,
 }
 
 impl Default for QueueEngine {
@@ -143,6 +149,9 @@ impl Default for QueueEngine {
             rx_copied: 0,
             rx_looped: 0,
             tx_looped: 0,
+            pfc_sent: 0,
+            pauses_honoured: 0,
+            paused_ns: 0,
         }
     }
 }

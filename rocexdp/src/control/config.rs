@@ -11,7 +11,7 @@ use std::{
 };
 
 use anyhow::Context;
-use rocexdp_proto::{IcrcMode, RateControl, time::Rate};
+use rocexdp_proto::{IcrcMode, RateControl, Trust, time::Rate};
 use serde::{Deserialize, Deserializer, de};
 
 use super::{
@@ -121,6 +121,33 @@ pub struct RunOptions {
     /// DSCP of data and acknowledgements, 0 to 63 [default: 0]
     #[arg(long, value_name = "DSCP")]
     pub dscp: Option<u8>,
+    /// Priority of QPs' packets in VLAN tags, 0 to 7 [default: 0]
+    #[arg(long, value_name = "PCP")]
+    pub pcp: Option<u8>,
+    /// DSCP of acknowledgements and other answers without data, and their priority in VLAN tags [default: those of the data]
+    #[arg(long, value_name = "DSCP[,PCP]")]
+    #[serde(deserialize_with = "from_text")]
+    pub ack_dscp: Option<AnswerMarking>,
+    /// What says which priority a QP has: its DSCP or its PCP [default: dscp]
+    #[arg(long, value_name = "dscp|pcp")]
+    #[serde(deserialize_with = "from_text")]
+    pub trust: Option<TrustWish>,
+    /// Priority of a DSCP; may be repeated. In the file: the table "dscp-priority" [default: DSCP / 8]
+    #[arg(long, value_name = "DSCP=PRIORITY")]
+    #[serde(deserialize_with = "assignments")]
+    pub dscp_priority: Vec<Assignment>,
+    /// How a priority is served: strict, or by its weight among the others; may be repeated. In the file: the table
+    /// "class" [default: weight 1 each]
+    #[arg(long, value_name = "PRIORITY=strict|WEIGHT")]
+    #[serde(deserialize_with = "assignments")]
+    pub class: Vec<Assignment>,
+    /// Ignore pause frames
+    #[arg(long)]
+    pub no_pfc: bool,
+    /// Send pause frames of these priorities when packets come faster than they are taken; not where the NIC does
+    #[arg(long, value_name = "PRIORITY,...")]
+    #[serde(deserialize_with = "from_text")]
+    pub send_pfc: Option<Priorities>,
     /// Packets that a QP may have unacknowledged [default: 128]
     #[arg(long, value_name = "PACKETS")]
     pub window: Option<u32>,
@@ -156,7 +183,8 @@ impl RunOptions {
     pub fn over(self, file: Self) -> Self {
         let list = |own: Vec<IpAddr>, other| if own.is_empty() { other } else { own };
         // The command line's assignments come later, so they win name by name.
-        let cc = file.cc.into_iter().chain(self.cc).collect();
+        let both = |file: Vec<Assignment>, own| file.into_iter().chain(own).collect();
+        let cc = both(file.cc, self.cc);
         Self {
             iface: self.iface.or(file.iface),
             listen: self.listen.or(file.listen),
@@ -186,6 +214,13 @@ impl RunOptions {
             icrc: self.icrc.or(file.icrc),
             no_cnp: self.no_cnp || file.no_cnp,
             dscp: self.dscp.or(file.dscp),
+            pcp: self.pcp.or(file.pcp),
+            ack_dscp: self.ack_dscp.or(file.ack_dscp),
+            trust: self.trust.or(file.trust),
+            dscp_priority: both(file.dscp_priority, self.dscp_priority),
+            class: both(file.class, self.class),
+            no_pfc: self.no_pfc || file.no_pfc,
+            send_pfc: self.send_pfc.or(file.send_pfc),
             window: self.window.or(file.window),
             adaptive_timeout: self.adaptive_timeout.or(file.adaptive_timeout),
             metrics: self.metrics.or(file.metrics),
@@ -273,6 +308,66 @@ impl FromStr for ZeroCopyWish {
             "never" => Ok(Self(ZeroCopy::Never)),
             _ => Err(unknown(text, "try, require or never")),
         }
+    }
+}
+
+/// [`Trust`] as text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TrustWish(pub Trust);
+
+impl FromStr for TrustWish {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "dscp" => Ok(Self(Trust::Dscp)),
+            "pcp" => Ok(Self(Trust::Pcp)),
+            _ => Err(unknown(text, "dscp or pcp")),
+        }
+    }
+}
+
+/// How answers without data are marked; without a PCP that of the data stays.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AnswerMarking {
+    /// DSCP.
+    pub dscp: u8,
+    /// Priority in VLAN tags.
+    pub pcp: Option<u8>,
+}
+
+impl FromStr for AnswerMarking {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (dscp, pcp) = match text.split_once(',') {
+            Some((dscp, pcp)) => (dscp, Some(pcp)),
+            None => (text, None),
+        };
+        let number = |text: &str, most: u8| text.trim().parse().ok().filter(|n| *n <= most);
+        let pcp = pcp.map(|pcp| number(pcp, 7).ok_or(()));
+        match (number(dscp, 63), pcp.transpose()) {
+            (Some(dscp), Ok(pcp)) => Ok(Self { dscp, pcp }),
+            _ => Err(format!(
+                "{text:?} is no DSCP of 0 to 63, or one and a priority of 0 to 7, as in 46 or 46,5"
+            )),
+        }
+    }
+}
+
+/// A set of priorities, as bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Priorities(pub u8);
+
+impl FromStr for Priorities {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let bit = |n: &str| n.trim().parse::<u8>().ok().filter(|n| *n < 8);
+        text.split(',')
+            .try_fold(0, |bits, n| bit(n).map(|n| bits | 1 << n))
+            .map(Self)
+            .ok_or_else(|| format!("{text:?} is no list of priorities of 0 to 7, as in 3 or 3,4"))
     }
 }
 

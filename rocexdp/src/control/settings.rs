@@ -5,12 +5,18 @@
 use std::{fmt, sync::Arc, time::Duration};
 
 use anyhow::Context;
-use rocexdp_proto::{MAX_PATHS, SelectiveRepeat, dcqcn::Params, ids::PathMtu};
+use rocexdp_proto::{
+    ClassService, MAX_PATHS, Marking, SelectiveRepeat, dcqcn::Params, ids::PathMtu,
+};
 
 use super::{
-    config::RunOptions, confine::ReceiveDir, copy::receive::ReceivePolicy, token::Token,
+    config::{Assignment, RunOptions},
+    confine::ReceiveDir,
+    copy::receive::ReceivePolicy,
+    token::Token,
     units::ByteSize,
 };
+use crate::engine::PfcConfig;
 use crate::node::{NodeConfig, RingConfig};
 
 /// Largest file received unless said otherwise.
@@ -85,6 +91,7 @@ pub fn node_config(options: &RunOptions) -> Result<NodeConfig, UsageError> {
         config.poll = poll;
     }
     transport(options, &mut config)?;
+    classes(options, &mut config)?;
     Ok(config)
 }
 
@@ -130,6 +137,54 @@ fn transport(options: &RunOptions, config: &mut NodeConfig) -> Result<(), UsageE
     }
     endpoint.rp = params.rp;
     endpoint.np = params.np;
+    Ok(())
+}
+
+/// Traffic classes and pauses.
+fn classes(options: &RunOptions, config: &mut NodeConfig) -> Result<(), UsageError> {
+    match options.pcp {
+        Some(pcp @ 0..=7) => config.pcp = pcp,
+        Some(pcp) => return usage(format!("--pcp {pcp}: must be 0 to 7")),
+        None => {}
+    }
+    let data_pcp = config.pcp;
+    let classes = &mut config.endpoint.classes;
+    if let Some(trust) = options.trust {
+        classes.trust = trust.0;
+    }
+    classes.answers = options.ack_dscp.map(|marking| Marking {
+        dscp: marking.dscp,
+        pcp: marking.pcp.unwrap_or(data_pcp),
+    });
+    for Assignment { name, value } in &options.dscp_priority {
+        let dscp = name.parse::<usize>().ok();
+        let place = dscp.and_then(|dscp| classes.priority_of_dscp.get_mut(dscp));
+        let priority = value.parse::<u8>().ok().filter(|p| *p < 8);
+        let (Some(place), Some(priority)) = (place, priority) else {
+            return usage(format!(
+                "--dscp-priority {name}={value}: must be a DSCP of 0 to 63 and a priority of 0 to 7, as in 26=3"
+            ));
+        };
+        *place = priority;
+    }
+    for Assignment { name, value } in &options.class {
+        let priority = name.parse::<usize>().ok();
+        let place = priority.and_then(|p| classes.service.get_mut(p));
+        let service = match value.as_str() {
+            "strict" => Some(ClassService::Strict),
+            weight => weight.parse().ok().map(ClassService::Weighted),
+        };
+        let (Some(place), Some(service)) = (place, service) else {
+            return usage(format!(
+                "--class {name}={value}: must be a priority of 0 to 7 and \"strict\" or a weight of 1 to 65535, as in 3=50"
+            ));
+        };
+        *place = service;
+    }
+    config.pfc = PfcConfig {
+        honour: !options.no_pfc,
+        send: options.send_pfc.map_or(0, |priorities| priorities.0),
+    };
     Ok(())
 }
 
@@ -228,6 +283,12 @@ mod tests {
             ("tx-ring = 131072", "--tx-ring 131072"),
             ("dscp = 64", "--dscp 64"),
             ("window = 0", "--window 0"),
+            ("pcp = 8", "--pcp 8"),
+            ("[dscp-priority]\n64 = 1", "--dscp-priority 64=1"),
+            ("[dscp-priority]\n26 = 8", "--dscp-priority 26=8"),
+            ("[class]\n8 = 1", "--class 8=1"),
+            ("[class]\n3 = 0", "--class 3=0"),
+            ("[class]\n3 = \"fast\"", "--class 3=fast"),
             ("adaptive-timeout = \"0s\"", "--adaptive-timeout 0"),
             (
                 "rate-control = \"dcqcn-window=20us\"",
@@ -256,6 +317,36 @@ mod tests {
         assert!(refused(&both).contains("exclude"));
         assert!(check_receiving(&options(&format!("{listening}no-token = true\n"))).is_ok());
         assert!(refused("iface = \"x\"\nallow-overwrite = true\n").contains("--receive-dir"));
+    }
+
+    #[test]
+    fn classes_and_pauses_reach_the_endpoint_and_the_engine() {
+        let config = node_config(&options(
+            "iface = \"x\"\npcp = 3\nack-dscp = \"46,5\"\nsend-pfc = \"3,4\"\nno-pfc = true\n[dscp-priority]\n26 = 3\n[class]\n3 = 50\n6 = \"strict\"\n",
+        ))
+        .unwrap();
+        let classes = &config.endpoint.classes;
+        assert_eq!(classes.priority_of_dscp[26], 3);
+        assert_eq!(classes.service[6], ClassService::Strict);
+        assert_eq!(
+            classes.service[3],
+            ClassService::Weighted(50.try_into().unwrap())
+        );
+        assert_eq!(classes.answers, Some(Marking { dscp: 46, pcp: 5 }));
+        assert_eq!(config.pcp, 3);
+        let pfc = PfcConfig {
+            honour: false,
+            send: 0b1_1000,
+        };
+        assert_eq!(config.pfc, pfc);
+        for bad in [
+            "ack-dscp = \"64\"",
+            "send-pfc = \"8\"",
+            "send-pfc = \"\"",
+            "trust = \"port\"",
+        ] {
+            assert!(toml::from_str::<RunOptions>(bad).is_err(), "{bad}");
+        }
     }
 
     #[test]

@@ -25,6 +25,8 @@ pub struct XskIo {
     looped: u64,
     /// Times there was no room to send.
     backpressure: u64,
+    /// Pause frames sent.
+    pfc_sent: u64,
     tap: Tap,
     error: Option<std::io::Error>,
     /// The error that stands: told once, until a flush succeeds or fails otherwise.
@@ -43,6 +45,7 @@ impl XskIo {
             handed_over: 0,
             looped: 0,
             backpressure: 0,
+            pfc_sent: 0,
             tap,
             error: None,
             standing: None,
@@ -57,6 +60,24 @@ impl XskIo {
     /// Packets put on the TX ring that the kernel has not taken yet.
     pub fn unsent(&mut self) -> usize {
         self.xsk.unsent()
+    }
+
+    /// Descriptors that wait on the RX ring, and its entries.
+    pub fn rx_fill(&mut self) -> (u32, u32) {
+        self.xsk.rx_fill()
+    }
+
+    /// Sends a pause frame, before anything else that is not on the TX ring yet. Without room it is tried again when asked again.
+    pub fn send_pause(&mut self, frame: &[u8; super::pause::FRAME]) {
+        let sent = self.xsk.transmit(frame.len(), |pieces| {
+            if let Some(piece) = pieces.first_mut() {
+                piece.copy_from_slice(frame);
+            }
+        });
+        match sent {
+            Ok(()) => self.pfc_sent += 1,
+            Err(_) => self.backpressure += 1,
+        }
     }
 
     /// Whether frames from other workers wait.
@@ -96,6 +117,7 @@ impl XskIo {
         out.rx_copied = self.local.copied;
         out.rx_looped = self.looped;
         out.tx_looped = self.local.looped;
+        out.pfc_sent = self.pfc_sent;
         if let Ok(kernel) = self.xsk.statistics() {
             out.xsk_rx_dropped = kernel.rx_dropped;
             out.xsk_rx_ring_full = kernel.rx_ring_full.unwrap_or(0);

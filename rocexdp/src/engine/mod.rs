@@ -7,6 +7,7 @@
 pub mod bell;
 mod io;
 mod local;
+pub mod pause;
 mod publish;
 mod signals;
 mod tap;
@@ -59,6 +60,24 @@ impl FromStr for PollPolicy {
     }
 }
 
+/// What pause frames do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PfcConfig {
+    /// Those that XDP sees stop what they name.
+    pub honour: bool,
+    /// Bits of the priorities that are paused when a worker's receive ring is filled by half; 0: none ever.
+    pub send: u8,
+}
+
+impl Default for PfcConfig {
+    fn default() -> Self {
+        Self {
+            honour: true,
+            send: 0,
+        }
+    }
+}
+
 /// What an engine is made of.
 pub struct EngineConfig {
     /// The transport's settings.
@@ -69,6 +88,10 @@ pub struct EngineConfig {
     pub mac: [u8; 6],
     /// When workers sleep.
     pub policy: PollPolicy,
+    /// Pause frames.
+    pub pfc: PfcConfig,
+    /// Picoseconds of a pause quantum; 0: the link's rate is not known.
+    pub quantum_ps: u32,
     /// Where the transport's randomness starts (rkeys); from the system's generator.
     pub seed: u64,
 }
@@ -155,6 +178,10 @@ impl Engine {
                     signals: signals::Signals::new(queue, workers, maps.slots),
                     publisher: publish::Publisher::new(queue, maps.slots, Arc::clone(&groups)),
                 },
+                pauses: config.pfc.honour.then(|| pause::Received::new(maps.queues)),
+                pausing: (config.pfc.send != 0)
+                    .then(|| pause::Sender::new(config.pfc.send, config.quantum_ps)),
+                mac: config.mac,
                 io: XskIo::new(
                     xsk,
                     queue,

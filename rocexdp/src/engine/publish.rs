@@ -10,7 +10,7 @@ use std::mem::offset_of;
 use std::sync::{Arc, atomic::Ordering};
 
 use rocexdp_common::maps::{ENGINE_DROP_SLOTS, MULTICAST_QPN, QpConfig, QpEngine, QueueEngine};
-use rocexdp_proto::{Endpoint, QpState, ids::Qpn};
+use rocexdp_proto::{Endpoint, PRIORITIES, QpState, ids::Qpn, time::nanos};
 
 use super::{io::XskIo, local::Groups};
 use crate::maps::Maps;
@@ -91,6 +91,12 @@ impl Publisher {
         let counters = endpoint.counters();
         out.rx_accepted = counters.accepted;
         out.rx_icrc_errors = counters.icrc_errors;
+        let now = super::now();
+        for priority in 0..PRIORITIES as u8 {
+            let state = endpoint.pause_state(now, priority);
+            out.pauses_honoured += state.pauses;
+            out.paused_ns += nanos(state.paused);
+        }
         for (to, from) in out
             .drops
             .iter_mut()

@@ -11,7 +11,7 @@ use rustix::{
     time::{ClockId, Timespec, clock_gettime},
 };
 
-use super::{PollPolicy, bell::Bell, io::XskIo, publish::Publisher, signals::Signals};
+use super::{PollPolicy, bell::Bell, io::XskIo, pause, publish::Publisher, signals::Signals};
 use crate::maps::Maps;
 use std::os::fd::AsFd as _;
 
@@ -71,6 +71,12 @@ pub struct Worker {
     pub core: Core,
     /// Frames.
     pub io: XskIo,
+    /// Pauses that the link's other end asks for; `None`: they are not honoured.
+    pub pauses: Option<pause::Received>,
+    /// Pauses that we ask for; `None`: never.
+    pub pausing: Option<pause::Sender>,
+    /// The device's Ethernet address.
+    pub mac: [u8; 6],
     /// How others reach us.
     pub bell: Arc<Bell<Command>>,
     /// When to sleep.
@@ -185,6 +191,17 @@ impl Worker {
         signals.drain(maps, |qpn, signal| {
             endpoint.handle_congestion(time, qpn, signal)
         });
+        if let Some(pauses) = &mut self.pauses {
+            pauses.drain(maps, |priority, until| {
+                endpoint.handle_pause(time, priority, until);
+            });
+        }
+        if let Some(pausing) = &mut self.pausing {
+            let (waiting, entries) = self.io.rx_fill();
+            if let Some((classes, quanta)) = pausing.look(time, waiting, entries) {
+                self.io.send_pause(&pause::frame(self.mac, classes, quanta));
+            }
+        }
         let step = drive::step(endpoint, time, &mut self.io, BUDGET);
         while let Some(event) = endpoint.poll_event() {
             (self.tell)(WorkerEvent::Transport(event));
@@ -228,6 +245,13 @@ impl Worker {
             return None;
         }
         let mut longest = until_timer.min(LONGEST_SLEEP);
+        // What a pause holds back may go as soon as its end is told, which wakes nobody.
+        if self.pauses.is_some() && self.core.endpoint.is_held(time) {
+            longest = longest.min(BACKPRESSURE_SLEEP);
+        }
+        if let Some(renew) = self.pausing.as_ref().and_then(pause::Sender::next) {
+            longest = longest.min(renew.saturating_since(time));
+        }
         if !self.io.is_down() && (backpressure || self.io.unsent() > 0) {
             longest = longest.min(BACKPRESSURE_SLEEP);
         }

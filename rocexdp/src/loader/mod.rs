@@ -25,7 +25,7 @@ use rocexdp_common::{
     maps::{self, local_addr},
     watch::tap::{TX_TAP, TX_TAP_SLOTS},
 };
-use rocexdp_proto::verbs::PathMtu;
+use rocexdp_proto::{time::Rate, verbs::PathMtu};
 
 use crate::{
     maps::{ControlMaps, Maps},
@@ -82,6 +82,8 @@ pub struct LoadConfig {
     pub shared_addresses: bool,
     /// QP slots, a power of two from 64 to 65536.
     pub slots: u32,
+    /// Rate of the link; `None`: what the device says. Pauses last by it.
+    pub line_rate: Option<Rate>,
     /// Have the program log each packet that it refuses. For debugging: it costs per refused packet.
     pub log_refusals: bool,
 }
@@ -96,10 +98,18 @@ pub struct Dataplane {
     pub control: Arc<Mutex<ControlMaps>>,
     /// The mmapable maps.
     pub maps: Arc<Maps>,
+    /// Picoseconds of a pause quantum; 0: the link's rate is not known.
+    pub quantum_ps: u32,
     /// What was done.
     pub report: AttachReport,
     /// The device that XDP is attached to.
     pub device: Link,
+}
+
+/// Picoseconds of a pause quantum on a link of this rate.
+fn quantum_ps(rate: Rate) -> u32 {
+    let ps = 512_000_000_000_000_u64.checked_div(rate.as_bps());
+    u32::try_from(ps.unwrap_or(0)).unwrap_or(u32::MAX)
 }
 
 /// The GID of an address.
@@ -140,6 +150,10 @@ impl Dataplane {
         let path_mtu = check::path_mtu(config, &link, frags)?;
         warnings.extend(check::path_mtu_hint(&link, frags, path_mtu));
 
+        let quantum_ps = match config.line_rate {
+            Some(rate) => quantum_ps(rate),
+            None => device.pause_quantum_ps(),
+        };
         let mut bpf = EbpfLoader::new()
             .override_global(maps::GLOBAL_QUEUES, &queues, true)
             .override_global(
@@ -156,7 +170,7 @@ impl Dataplane {
             .map_max_entries(maps::QUEUE_ENGINE, queues)
             .map_max_entries(maps::LINK_CONTROL, queues + 1)
             .map_max_entries(TX_TAP, TX_TAP_SLOTS * queues)
-            .override_global(maps::GLOBAL_QUANTUM_PS, &device.pause_quantum_ps(), true)
+            .override_global(maps::GLOBAL_QUANTUM_PS, &quantum_ps, true)
             .map_max_entries(maps::DIRTY, config.slots.div_ceil(64))
             .map_max_entries(maps::DIRTY_INDEX, config.slots.div_ceil(4096))
             .map_max_entries(maps::FLOWS, maps::DEFAULT_FLOWS)
@@ -199,6 +213,7 @@ impl Dataplane {
             _bpf: bpf,
             control: Arc::new(Mutex::new(control)),
             maps: Arc::new(maps),
+            quantum_ps,
             report,
             device,
         })

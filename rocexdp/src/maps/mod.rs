@@ -16,7 +16,9 @@ use aya::{
 };
 use rocexdp_common::{
     ids::Gid,
-    maps::{self, DirtyLine, QpConfig, QpCounters, QpEngine, QueueCounters, QueueEngine},
+    maps::{
+        self, DirtyLine, LinkControl, QpConfig, QpCounters, QpEngine, QueueCounters, QueueEngine,
+    },
     watch::tap::{TAP_CONTROL, TX_TAP, TX_TAP_SLOTS, TapControl, TxTap},
 };
 use std::os::fd::{AsFd as _, AsRawFd};
@@ -44,6 +46,8 @@ pub struct Maps {
     pub dirty: SharedArray<DirtyLine>,
     /// Dirty marks of `dirty`'s entries.
     pub dirty_index: SharedArray<DirtyLine>,
+    /// Pause frames as XDP saw them, per queue and one more.
+    pub link_control: SharedArray<LinkControl>,
     /// What a recorder asks for.
     pub tap_control: SharedArray<TapControl>,
     /// What we sent, for a recorder; written by us.
@@ -167,6 +171,7 @@ impl Maps {
             queue_engine: one(bpf, maps::QUEUE_ENGINE, queues)?,
             dirty: one(bpf, maps::DIRTY, slots.div_ceil(64))?,
             dirty_index: one(bpf, maps::DIRTY_INDEX, slots.div_ceil(4096))?,
+            link_control: one(bpf, maps::LINK_CONTROL, queues + 1)?,
             tap_control: one(bpf, TAP_CONTROL, 1)?,
             tx_tap: one(bpf, TX_TAP, TX_TAP_SLOTS * queues)?,
             queues,

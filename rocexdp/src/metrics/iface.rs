@@ -190,6 +190,16 @@ fn queue_engine(page: &mut Page, iface: &str, queue: &str, engine: &QueueEngine)
             "Packets sent to QPs of this host",
             engine.tx_looped,
         ),
+        (
+            "queue_pauses_honoured",
+            "Pauses of a priority that the engine honoured",
+            engine.pauses_honoured,
+        ),
+        (
+            "queue_pause_frames_sent",
+            "Pause frames that the engine sent",
+            engine.pfc_sent,
+        ),
     ] {
         page.count(name, help, at(), n);
     }

@@ -190,7 +190,7 @@ impl AddressHandle {
             src_mac: shared.mac,
             dst_mac: way.mac.0,
             vlan: shared.vlan,
-            sl: 0,
+            sl: shared.pcp,
             src: gid_of(local),
             dst: gid_of(peer),
             hop_limit: attr.hop_limit,

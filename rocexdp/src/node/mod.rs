@@ -34,7 +34,7 @@ use rustix::process::{Resource, Rlimit, setrlimit};
 use tokio::sync::broadcast;
 
 use crate::{
-    engine::{Engine, EngineConfig, EngineHandle, PollPolicy, WorkerEvent},
+    engine::{Engine, EngineConfig, EngineHandle, PfcConfig, PollPolicy, WorkerEvent},
     loader::{AttachReport, AttachWish, Dataplane, LoadConfig},
     maps::Maps,
     xsk::{Mode, Xsk, XskConfig, ZeroCopy},
@@ -93,6 +93,10 @@ pub struct NodeConfig {
     pub zero_copy: ZeroCopy,
     /// The transport's settings.
     pub endpoint: EndpointConfig,
+    /// Pause frames.
+    pub pfc: PfcConfig,
+    /// Priority in the VLAN tags of QPs' packets, where frames are tagged, 0..=7.
+    pub pcp: u8,
     /// Tell of each packet that XDP refuses ([`NodeEvent::Refused`]). For debugging: it costs per refused packet.
     pub log_refusals: bool,
 }
@@ -112,6 +116,8 @@ impl NodeConfig {
             poll: PollPolicy::default(),
             zero_copy: ZeroCopy::Try,
             endpoint: EndpointConfig::default(),
+            pfc: PfcConfig::default(),
+            pcp: 0,
             log_refusals: false,
         }
     }
@@ -240,6 +246,7 @@ struct Shared {
     generation: AtomicU32,
     mac: [u8; 6],
     vlan: Option<u16>,
+    pcp: u8,
     iface: String,
     path_mtu: u32,
     deaths: Arc<Deaths>,
@@ -292,6 +299,7 @@ impl Node {
             vlan: config.vlan,
             shared_addresses: config.shared_addresses,
             slots: config.slots,
+            line_rate: config.endpoint.line_rate,
             log_refusals: config.log_refusals,
         })?;
         let sockets = open_sockets(&config, &dataplane)?;
@@ -307,6 +315,8 @@ impl Node {
             path_mtu: report.path_mtu,
             mac: dataplane.device.mac.map_or([0; 6], |m| m.0),
             policy: config.poll,
+            pfc: config.pfc,
+            quantum_ps: dataplane.quantum_ps,
             seed: rand::rng().random(),
         };
         let engine = Engine::start(
@@ -339,6 +349,7 @@ impl Node {
             generation: AtomicU32::new(0),
             mac: dataplane.device.mac.map_or([0; 6], |m| m.0),
             vlan: report.vlan,
+            pcp: config.pcp,
             iface: config.iface.clone(),
             path_mtu: report.path_mtu,
             deaths,

@@ -261,7 +261,7 @@ impl RawQp {
             src_mac: shared.mac,
             dst_mac: way.mac.0,
             vlan: shared.vlan,
-            sl: 0,
+            sl: shared.pcp,
             src: gid_of(attr.local),
             dst: gid_of(attr.peer),
             hop_limit: attr.hop_limit,

@@ -73,6 +73,9 @@ pub fn table(queues: &[(QueueCounters, QueueEngine)], width: Option<usize>) -> S
     row("  waits for room (nothing lost)", &|_, e| e.tx_backpressure);
     row("  dropped by the device", &|_, e| e.tx_device_drops);
     row("engine, sent to QPs of this host", &|_, e| e.tx_looped);
+    row("engine, pauses honoured", &|_, e| e.pauses_honoured);
+    row("engine, time paused (ns)", &|_, e| e.paused_ns);
+    row("engine, pause frames sent", &|_, e| e.pfc_sent);
     let mut text = table.render(width);
     for (queue, (xdp, _)) in queues.iter().enumerate() {
         let went =

@@ -170,7 +170,8 @@ pub fn full(qp: &QpView, now_ns: u64) -> String {
     );
     section(&mut out, "engine: requests sent", &requester(engine));
     section(&mut out, "engine: requests received", &responder(engine));
-    section(&mut out, "engine: DCQCN", &dcqcn(engine));
+    section(&mut out, "engine: congestion control", &dcqcn(engine));
+    section(&mut out, "engine: traffic class", &class(engine));
     let mut lines: Vec<(String, String)> = Vec::new();
     for (name, count) in KIND_NAMES.iter().zip(&seen.kinds) {
         if count.packets > 0 {
@@ -257,6 +258,8 @@ fn responder(e: &QpEngine) -> Vec<(String, String)> {
 
 fn dcqcn(e: &QpEngine) -> Vec<(String, String)> {
     vec![
+        line("rate_control", text::rate_control(e.rate_control)),
+        line("window", format!("{} packets", e.window)),
         line("rate", text::rate(e.rate)),
         line("target_rate", text::rate(e.target_rate)),
         line(
@@ -272,6 +275,14 @@ fn dcqcn(e: &QpEngine) -> Vec<(String, String)> {
         line("rate_increases", e.rate_increases),
         line("rp_cnp_handled", e.rp_cnp_handled),
         line("np_cnp_sent", e.np_cnp_sent),
+    ]
+}
+
+fn class(e: &QpEngine) -> Vec<(String, String)> {
+    vec![
+        line("priority", e.priority),
+        line("dscp", e.dscp),
+        line("pcp", e.pcp),
     ]
 }
 

@@ -6,7 +6,7 @@ use std::{
 };
 
 use rocexdp_common::ids::Gid;
-use rocexdp_proto::time::Rate;
+use rocexdp_proto::{RateControl, time::Rate};
 
 /// The address that a GID stands for.
 #[must_use]
@@ -101,6 +101,15 @@ pub fn terminal_width() -> Option<usize> {
     }
     let size = rustix::termios::tcgetwinsize(&out).ok()?;
     (size.ws_col > 0).then_some(usize::from(size.ws_col))
+}
+
+/// The name of a rate controller by its number in the maps.
+#[must_use]
+pub fn rate_control(number: u8) -> &'static str {
+    RateControl::NAMES
+        .get(usize::from(number))
+        .copied()
+        .unwrap_or("unknown")
 }
 
 /// The name of a QP state as IBTA has it.

@@ -196,6 +196,13 @@ impl<T: Entry> Consumer<T> {
         available
     }
 
+    /// Entries that wait, as the producer says now, and how many there may be.
+    pub(super) fn fill(&mut self) -> (u32, u32) {
+        let produced = self.parts.producer().load(Ordering::Acquire);
+        let waiting = produced.wrapping_sub(self.next).min(self.parts.size);
+        (waiting, self.parts.size)
+    }
+
     /// Copies the next entry out. Its slot is the producer's again only after [`release`](Self::release).
     pub(super) fn pop(&mut self) -> Option<T> {
         if self.available() == 0 {

@@ -170,6 +170,11 @@ impl Xsk {
         shown
     }
 
+    /// Descriptors that wait on the RX ring, and how many it holds.
+    pub fn rx_fill(&mut self) -> (u32, u32) {
+        self.parts.rx.fill()
+    }
+
     /// Adds one descriptor's chunk to the pending packet.
     fn gather(&mut self, descriptor: &libc::xdp_desc) {
         let Parts { umem, spare, .. } = &mut self.parts;

@@ -71,6 +71,8 @@ macro_rules! engine {
         pub struct Engine {
             /// Name of the QP's state.
             pub state: &'static str,
+            /// Its rate controller.
+            pub rate_control: &'static str,
             /// DCQCN's alpha, 0 to 1.
             pub alpha: f64,
             /// DCQCN's rate, bit/s; null: unpaced.
@@ -88,6 +90,7 @@ macro_rules! engine {
             fn from(engine: &QpEngine) -> Self {
                 Self {
                     state: text::state(engine.state),
+                    rate_control: text::rate_control(engine.rate_control),
                     alpha: f64::from(engine.alpha) / 1023.0,
                     rate: some(engine.rate),
                     target_rate: some(engine.target_rate),
@@ -105,6 +108,10 @@ engine!(
     unacked_psn,
     expected_psn,
     msn,
+    dscp,
+    pcp,
+    priority,
+    window,
     tx_packets,
     tx_bytes,
     retransmitted_packets,

@@ -123,6 +123,9 @@ queue!(
     rx_copied,
     rx_looped,
     tx_looped,
+    pfc_sent,
+    pauses_honoured,
+    paused_ns,
 );
 
 #[cfg(test)]
