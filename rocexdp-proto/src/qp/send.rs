@@ -10,7 +10,9 @@
 //! ([`SendState::una`], and [`Answered`] for what only its own response can answer), and what is sent next
 //! ([`SendState::next`]).
 //!
-//! Must not: build or read packets.
+//! How much may be on the way is `send/window.rs`'s matter. Must not: build or read packets.
+
+mod window;
 
 use core::time::Duration;
 use std::collections::VecDeque;
@@ -210,7 +212,7 @@ impl SendState {
         self.selective = Some(Box::new(sender));
         self.answers = Some(Box::new(answers));
         // Several READ requests are on their way at once, so that one that is lost is overtaken by others.
-        self.read_chunk = (self.cap / 8).clamp(1, MAX_SELECTIVE_CHUNK);
+        self.read_chunk = (self.cap / 16).clamp(1, MAX_SELECTIVE_CHUNK);
     }
 
     /// Another initiator depth.
@@ -312,55 +314,10 @@ impl SendState {
         (self.next - self.una) - self.responses_due() + self.asked_for as u64
     }
 
-    /// The rate controller allows so many bytes of payload on the way; `None`: any.
-    pub(crate) fn bound(&mut self, bytes: Option<u64>) {
-        let packets = bytes.map(|b| b.div_ceil(u64::from(self.path_mtu.bytes())));
-        self.window = packets.map_or(self.cap, |p| p.clamp(1, u64::from(self.cap)) as u32);
-    }
-
-    /// Packets that may be on the way now.
-    pub(crate) fn window(&self) -> u32 {
-        self.window
-    }
-
-    /// Whether nothing may leave before something is answered. A window that has shrunk below what was sent holds nothing back
-    /// that no answer is due for, or none would ever come.
-    pub(crate) fn is_window_full(&self) -> bool {
-        self.on_wire() >= u64::from(self.window) && self.una < self.asked
-    }
-
-    /// Whether the next packet fills the window.
-    pub(crate) fn fills_window(&self) -> bool {
-        self.on_wire() + 1 >= u64::from(self.window)
-    }
-
-    /// Whether so many response packets more may be asked for.
-    pub(crate) fn has_room_for(&self, responses: u32) -> bool {
-        let due = self.responses_due();
-        due == 0 || due + u64::from(responses) <= u64::from(self.window)
-    }
-
-    /// Whether packet `number` asks for an answer by its place alone. Under a controller's window they ask more often, so that
-    /// it opens while there is something left in it.
-    pub(crate) fn asks(&self, number: u64) -> bool {
-        let interval = if self.window < self.cap {
-            self.ack_interval.min(self.window / 8).max(1)
-        } else {
-            self.ack_interval
-        };
-        (number + 1).is_multiple_of(u64::from(interval))
-    }
-
     /// Whether the peer tracks so many numbers more.
     pub(crate) fn has_span(&self, numbers: u32) -> bool {
         let span = (self.next - self.una) + u64::from(numbers);
         self.selective.is_none() || span <= u64::from(SPAN)
-    }
-
-    /// Whether there is a packet that was found lost, and the window lets it out.
-    pub(crate) fn may_repeat(&self) -> bool {
-        let lost = self.selective.as_ref().and_then(|sr| sr.next_lost());
-        lost.is_some_and(|number| number < self.stop) && !self.is_window_full()
     }
 
     /// Whether the next packet belongs to a request that has failed here, or is behind it.

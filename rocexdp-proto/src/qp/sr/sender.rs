@@ -1,15 +1,19 @@
 //! Selective repeat at the sender: which transmission of which packet is on the way, which has arrived, which is lost.
 //!
 //! Each transmission has a serial number of its path, so one that was sent again differs from the first. A transmission is
-//! lost as soon as one that left later on the same path has arrived and it has not (RACK's rule, RFC 8985, by count instead of
-//! by time): so a lost retransmission is found like any other loss, by what was sent after it, and no reordering between paths
-//! looks like one. Within a path as many may overtake as the path has shown ([`TxPath::tolerance`]).
+//! lost as soon as one that left enough later on the same path has arrived and it has not: so a lost retransmission is found like
+//! any other loss, by what was sent after it, and no reordering between paths looks like one. Enough is, whichever is reached
+//! first, more packets later than the path has shown to overtake ([`TxPath::tolerance`]), or more time later (RACK's rule, RFC
+//! 8985, 6.2; [`TxPath::reordering`]): what leaves seldom, as READ requests do, has few behind it. Where what was sent later is
+//! too close, a transmission is lost once its own round trip has passed, and that time besides (RACK's timer).
 //!
 //! What nothing was sent after (the tail) is found by a probe: after about two round trips of silence on a path, its oldest
 //! packet goes again; after twice that, everything on it. (Of requests: the requester also asks again for the answers that it
 //! misses, which is how the tail of those is found.)
 //!
 //! Must not: know requests, or what packets hold.
+
+mod path;
 
 use core::time::Duration;
 use std::collections::VecDeque;
@@ -19,6 +23,7 @@ use rocexdp_common::headers::{SACK_BITS, Sack};
 use super::{Places, Unused};
 use crate::qp::MAX_PATHS;
 use crate::time::Timestamp;
+use path::{GONE, Sent, TxPath};
 
 /// Packets between the oldest not acknowledged and the newest one sent, at most: what the receiver tracks.
 pub(crate) const SPAN: u32 = 8192;
@@ -28,8 +33,6 @@ const TOLERANCE: u32 = 2;
 const TOLERANCE_MAX: u32 = 128;
 /// Of a packet whose transmissions mean nothing any more.
 const NO_PATH: u8 = u8::MAX;
-/// Transmissions taken for lost that may still turn up, for each path.
-const GONE: usize = 32;
 /// Transmissions, and packets found lost, that there is room for from the start.
 const ROOM: usize = 256;
 /// A path is probed after this silence at the earliest: batches at the receiver are no loss.
@@ -64,60 +67,6 @@ struct Slot {
 impl Unused for Slot {
     fn is_unused(&self) -> bool {
         *self == Self::default()
-    }
-}
-
-/// A transmission.
-#[derive(Clone, Copy, Debug)]
-struct Sent {
-    /// `None`: nothing more is asked of it.
-    packet: Option<u64>,
-    at: Timestamp,
-}
-
-/// A path's transmissions.
-#[derive(Debug, Default)]
-struct TxPath {
-    /// Serial of the next one.
-    next: u32,
-    /// The latest ones, up to `next`; the oldest is not settled.
-    sent: VecDeque<Sent>,
-    /// How many of them are not settled.
-    open: u32,
-    tolerance: u32,
-    /// Taken for lost lately: serial and packet.
-    gone: VecDeque<(u32, u64)>,
-    /// The last news of the path, or its first packet after it was idle.
-    since: Timestamp,
-    /// Probes since the last news.
-    probes: u32,
-}
-
-impl TxPath {
-    fn settle(&mut self, i: usize) {
-        if let Some(sent) = self.sent.get_mut(i)
-            && sent.packet.take().is_some()
-        {
-            self.open -= 1;
-        }
-    }
-
-    /// Nothing more is asked of the transmission with this serial, which is one of `packet`, if it is still looked after.
-    fn settle_serial(&mut self, serial: u32, packet: u64) -> Option<Sent> {
-        let first = self.next.wrapping_sub(self.sent.len() as u32);
-        let i = serial.wrapping_sub(first) as usize;
-        let sent = *self.sent.get(i)?;
-        if sent.packet != Some(packet) {
-            return None;
-        }
-        self.settle(i);
-        Some(sent)
-    }
-
-    fn trim(&mut self) {
-        while self.sent.front().is_some_and(|s| s.packet.is_none()) {
-            self.sent.pop_front();
-        }
     }
 }
 
@@ -279,14 +228,21 @@ impl Sender {
 
         // What was taken for lost and has turned up was overtaken by so many.
         let mut turned_up = 0;
+        let rtt = self.rtt;
+        if let Some(latest) = reached.checked_sub(1)
+            && let Some(sent) = path.sent.get(latest as usize)
+        {
+            path.newest = path.newest.max(sent.at);
+        }
         for i in (0..path.gone.len()).rev() {
-            let Some(&(serial, packet)) = path.gone.get(i) else {
+            let Some(&(serial, packet, at)) = path.gone.get(i) else {
                 continue;
             };
             let overtaken = sack.highest.wrapping_sub(serial);
             if sack.has(serial) {
                 path.gone.remove(i);
                 turned_up = turned_up.max(overtaken);
+                path.reordering = path.reordering.max(path.newest.saturating_since(at));
                 news.spurious += 1;
                 if packet >= una {
                     let slot = slot_of(&mut self.slots, packet);
@@ -327,17 +283,16 @@ impl Sender {
                 }
                 news.arrived |= !slot.again;
                 path.settle(i as usize);
-            } else if sack.highest.wrapping_sub(serial) > path.tolerance {
+            } else if sack.highest.wrapping_sub(serial) > path.tolerance
+                || sent.at.saturating_add(path.window(rtt)) < path.newest
+            {
                 // Sent again meanwhile, or known already: nothing more is asked of this transmission.
                 if last && slot.state == State::InFlight {
                     slot.state = State::Lost;
                     self.in_flight -= 1;
                     self.lost.push_back(packet);
                     news.lost += 1;
-                    if path.gone.len() == GONE {
-                        path.gone.pop_front();
-                    }
-                    path.gone.push_back((serial, packet));
+                    path.lost(serial, packet, sent.at);
                 }
                 path.settle(i as usize);
             }
@@ -361,7 +316,7 @@ impl Sender {
                 }
             }
             path.trim();
-            path.gone.retain(|(_, gone)| *gone != packet);
+            path.gone.retain(|(_, gone, _)| *gone != packet);
         }
         let slot = self.slot_mut(packet);
         (slot.again, slot.path) = (true, NO_PATH);
@@ -388,6 +343,7 @@ impl Sender {
         if let Some(sent) = path.settle_serial(slot.serial, packet)
             && !slot.again
         {
+            path.newest = path.newest.max(sent.at);
             smooth(&mut self.rtt, now.saturating_since(sent.at));
         }
         path.trim();
@@ -464,7 +420,10 @@ impl Sender {
         self.paths
             .iter()
             .filter(|p| p.open > 0)
-            .map(|p| p.since.saturating_add(silence * (1 << p.probes)))
+            .map(|p| {
+                let probe = p.since.saturating_add(silence * (1 << p.probes));
+                p.overdue(self.rtt).map_or(probe, |at| at.min(probe))
+            })
             .min()
     }
 
@@ -486,7 +445,7 @@ impl Sender {
         let Some(silence) = self.silence() else {
             return false;
         };
-        let mut any = false;
+        let mut any = self.expire(una, now);
         for (index, path) in self.paths.iter_mut().enumerate() {
             if path.open == 0 || path.since.saturating_add(silence * (1 << path.probes)) > now {
                 continue;
@@ -533,6 +492,32 @@ impl Sender {
             if all && since == now {
                 path.sent.clear();
                 path.open = 0;
+            }
+        }
+        any
+    }
+
+    /// What was overtaken by little is lost when its time has passed. True: something is.
+    fn expire(&mut self, una: u64, now: Timestamp) -> bool {
+        let mut any = false;
+        for (index, path) in self.paths.iter_mut().enumerate() {
+            while path.overdue(self.rtt).is_some_and(|at| at <= now) {
+                let serial = path.next.wrapping_sub(path.sent.len() as u32);
+                let Some(&sent) = path.sent.front() else {
+                    break;
+                };
+                path.settle(0);
+                path.trim();
+                let Some(packet) = sent.packet else { continue };
+                let slot = slot_of(&mut self.slots, packet);
+                let last = slot.serial == serial && usize::from(slot.path) == index;
+                if packet >= una && last && slot.state == State::InFlight {
+                    slot.state = State::Lost;
+                    self.in_flight -= 1;
+                    self.lost.push_back(packet);
+                    path.lost(serial, packet, sent.at);
+                    any = true;
+                }
             }
         }
         any
