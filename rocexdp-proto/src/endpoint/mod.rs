@@ -167,8 +167,8 @@ impl Endpoint {
     #[must_use]
     pub fn has_packets(&self) -> bool {
         !self.cnps.is_empty()
-            || !self.acks.is_empty()
-            || !self.senders.is_empty()
+            || self.acks.waiting() != 0
+            || self.senders.waiting() != 0
             || self.handed.is_some()
     }
 
