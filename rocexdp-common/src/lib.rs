@@ -19,6 +19,7 @@ pub mod news;
 pub mod opcode;
 pub mod parse;
 pub mod reason;
+pub mod stray;
 pub mod track;
 pub mod verdict;
 pub mod watch;

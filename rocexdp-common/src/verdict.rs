@@ -20,6 +20,7 @@ use crate::{
     news::News,
     opcode::{Operation, Transport},
     parse::{self, NotParsed, Packet},
+    stray,
     track::AtGap,
 };
 
@@ -388,7 +389,10 @@ fn foreign<E: Env>(packet: &Packet, env: &mut E) -> Outcome {
     let Some((flow, inserted)) = env.flow(&packet.flow) else {
         return Outcome::PassedRoce(Some(Reason::MapFull));
     };
+    let mut notes = stray::Notes::default();
+    stray::judge(flow, packet, &mut notes);
     flow.count(packet, now);
+    stray::settle(flow, &notes);
     if inserted {
         env.flow_inserted();
     }

@@ -17,7 +17,6 @@
 //! `LINK_CONTROL` has, behind the entries of the receive queues and the one for queues that came later, one for each CPU
 //! of TCX ingress.
 
-pub mod stray;
 pub mod tap;
 
 use crate::{
@@ -30,6 +29,7 @@ use crate::{
     news::News,
     opcode::{Operation, Position},
     parse::Packet,
+    stray,
     verdict::Outcome,
 };
 

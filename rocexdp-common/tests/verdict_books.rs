@@ -85,6 +85,21 @@ fn a_foreign_flow_is_counted_with_its_path_mtu_inferred_and_passed() {
 }
 
 #[test]
+fn a_corrupt_psn_in_a_foreign_flow_costs_one_packet() {
+    for corrupt in [200, 60_000, 1 << 20, 0x90_0000] {
+        let mut m = model();
+        for psn in (0..100).chain([corrupt]).chain(101..300) {
+            let packet = Spec::new(rc::WRITE_MIDDLE, 0x22, psn).payload(1024);
+            let packet = packet.from(C4).to(A4);
+            expect(&mut m, &packet, Outcome::PassedRoce(None));
+        }
+        let t = m.flows[0].1.counters.requests;
+        assert_eq!((t.expected_psn, t.duplicates), (300, 0), "{corrupt:#x}");
+        assert!(t.gaps <= 1 && t.missing <= 1, "{corrupt:#x}: {t:?}");
+    }
+}
+
+#[test]
 fn malformed_packets_pass_each_with_its_reason() {
     let mut m = model();
     let mut version = data(1);

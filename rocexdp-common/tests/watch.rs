@@ -6,7 +6,7 @@ use rocexdp_common::{
     maps::FlowState,
     opcode::{Opcode, rc},
     parse::{self, Packet},
-    watch::stray,
+    stray,
 };
 use support::packet::Spec;
 

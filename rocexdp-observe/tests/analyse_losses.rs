@@ -358,8 +358,15 @@ fn filters_leave_the_others_out() {
     assert_eq!(one.flows.len(), 1);
     assert_eq!(one.rocev2_packets, 16);
     assert_eq!(one.packets, 42);
+    assert_eq!(
+        one.left_out + one.rocev2_packets,
+        with(vec![], vec![]).rocev2_packets
+    );
+    assert_eq!(with(vec![], vec![]).left_out, 0);
     let none = with(vec![], vec![[7; 16]]);
     assert_eq!([none.flows.len() as u64, none.rocev2_packets], [0, 0]);
+    assert_eq!(none.left_out, 42);
+    assert_eq!(with(vec![0x99_9999], vec![]).left_out, 42);
     let mut rejected = analyse_with(
         &load("cm-reject.pcap"),
         Options {

@@ -74,6 +74,7 @@ fn names_are_fixed() {
             "packets",
             "rocev2_packets",
             "rocev1_packets",
+            "left_out",
             "tunnelled",
             "malformed",
             "malformed_reasons",

@@ -41,7 +41,7 @@ pub struct FlowState {
     pub stray: [Stray; 2],
 }
 
-/// Where a stream may really be, when its packets do not fit its tracker; see `crate::watch::stray`.
+/// Where a stream may really be, when its packets do not fit its tracker; see `crate::stray`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "user", derive(bytemuck::Pod, bytemuck::Zeroable))]

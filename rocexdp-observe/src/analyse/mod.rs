@@ -246,6 +246,7 @@ impl Analyser {
             ip_id: ip_id(r.data, p),
             opcode: p.bth.opcode.0,
             ttl: d.ttl,
+            interface: r.interface,
         };
         half.count_opcode(p.bth.opcode.0);
         half.v1 += u64::from(v1);

@@ -20,6 +20,9 @@ use crate::{
 /// Untied directions with answers and with requests, by source and destination.
 type Untied = HashMap<(Gid, Gid), (u64, u64)>;
 
+/// Requests sent again from which on it is worth asking whether two taps were joined.
+const DOUBLED: u64 = 16;
+
 impl Analyser {
     /// Ends all streams and adds the summaries.
     pub(super) fn summarise(&mut self) {
@@ -109,6 +112,19 @@ impl Analyser {
                 },
             );
         }
+        let again = half.requests.again.packets;
+        if again >= DOUBLED
+            && again * 10 >= (half.requests.packets - again.min(half.requests.packets)) * 9
+        {
+            let frames = [half.first_frame];
+            out.add(Kind::DuplicateFrames, place, half.times.0, again, &frames, |_| {
+                format!(
+                    "nearly every request is there twice ({} of {}), and nothing in the packets tells copies from retransmissions (no IP identification, one TTL): if two taps were joined into this file, what it says of packets sent again and of loss is wrong; keep the taps' interfaces (pcapng), or compare the two files with --merge",
+                    again,
+                    Many(half.requests.packets, "packet")
+                )
+            });
+        }
         let copies = &half.copies_seen;
         if copies.count > 0 {
             out.add(
@@ -119,7 +135,7 @@ impl Analyser {
                 &copies.frames(),
                 |_| {
                     format!(
-                        "{} captured twice within a millisecond{} (the same IP identification or only another TTL: a mirror of both directions, or two interfaces); the second ones are not counted",
+                        "{} captured twice within a millisecond{} (the same IP identification or only another TTL: a mirror of both directions, or two interfaces, or seen on another interface of the capture); the second ones are not counted",
                         Many(copies.count, "frame"),
                         span(copies)
                     )

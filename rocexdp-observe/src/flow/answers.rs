@@ -66,6 +66,17 @@ fn rnr_timer_ns(code: u8) -> u64 {
     u64::from(units) * 10_000
 }
 
+impl RnrRun {
+    /// What a sequence error NAK within the run is for.
+    pub(super) fn said_behind(&self) -> String {
+        self.behind.map_or_else(String::new, |frame| {
+            format!(
+                "; the NAK in frame {frame} is for what was on its way behind the refused request, nothing was lost"
+            )
+        })
+    }
+}
+
 impl Requests {
     /// Whether a request with this PSN is remembered that must be answered, and was not yet.
     #[must_use]
@@ -226,6 +237,15 @@ impl Requests {
 
     fn take_nak(&mut self, a: &Answer) {
         let now = (a.frame, a.time);
+        // A request that was refused (RNR) makes what is on its way behind it come out of order: rxe says so with a NAK
+        // for the same PSN (rxe_resp.c `check_psn`), others drop it silently.
+        if let Some(run) = &mut self.rnr
+            && run.psn == a.psn
+            && !run.asked_again
+        {
+            run.behind = run.behind.or(Some(a.frame));
+            return;
+        }
         if let Some(gap) = self.gaps.iter_mut().find(|gap| gap.covers(a.psn)) {
             gap.nak = gap.nak.or(Some(now));
         }
@@ -258,8 +278,11 @@ impl Requests {
             times: (a.time, a.time),
             timer_ns: rnr_timer_ns(code),
             again: 0,
+            asked_again: false,
+            behind: None,
         });
         run.naks += 1;
+        run.asked_again = false;
         run.frames.1 = a.frame;
         run.times.1 = a.time;
     }
@@ -450,12 +473,13 @@ impl Requests {
             &[run.frames.0, run.frames.1, a.frame],
             |f| {
                 format!(
-                    "the receiver was not ready {} from {} on ({}, {}): no receive was posted (RNR timer {}); the request was sent again {} and got through {} after the first refusal",
+                    "the receiver was not ready {} from {} on ({}, {}): no receive was posted (RNR timer {}){}; the request was sent again {} and got through {} after the first refusal",
                     super::verdict::times(run.naks),
                     f.at(run.times.0),
                     Frames(run.frames.0, run.frames.1),
                     Psns(run.psn.get(), 1),
                     Span(run.timer_ns),
+                    run.said_behind(),
                     super::verdict::times(run.again),
                     Span(wait),
                 )

@@ -1,7 +1,8 @@
 //! One frame captured twice (a mirror of both directions, two interfaces), told from a packet sent twice.
 //!
 //! A packet that was sent again has a new IP identification; a copy of a frame has the same, or at least its TTL differs
-//! from the first by what routers took. Where the identification is 0 (IPv6, some NICs) only time and TTL can tell.
+//! from the first by what routers took. Where the identification is 0 (IPv6, some NICs) only the capture's interface (pcapng
+//! names it; a sender does not change its way within a millisecond), time and TTL can tell.
 
 use rocexdp_common::ids::Psn;
 
@@ -22,6 +23,7 @@ struct Slot {
     ip_id: u16,
     opcode: u8,
     ttl: u8,
+    interface: u32,
 }
 
 const EMPTY: Slot = Slot {
@@ -30,6 +32,7 @@ const EMPTY: Slot = Slot {
     ip_id: 0,
     opcode: 0,
     ttl: 0,
+    interface: 0,
 };
 
 /// The last frames of one direction.
@@ -53,6 +56,8 @@ pub struct Mark {
     pub opcode: u8,
     /// TTL or hop limit.
     pub ttl: u8,
+    /// The capture's interface that saw it.
+    pub interface: u32,
 }
 
 impl Copies {
@@ -104,7 +109,7 @@ impl Copies {
         let same = same_packet && (ip_id == 0 || slot.ip_id == ip_id);
         let age = mark.time.abs_diff(slot.time);
         let copy = same
-            && if ip_id != 0 || slot.ttl != mark.ttl {
+            && if ip_id != 0 || slot.ttl != mark.ttl || slot.interface != mark.interface {
                 age < COPY_NS
             } else {
                 age < BLIND_NS
@@ -119,6 +124,7 @@ impl Copies {
                 ip_id,
                 opcode: mark.opcode,
                 ttl: mark.ttl,
+                interface: mark.interface,
             });
         }
         copy
@@ -159,6 +165,7 @@ mod tests {
             ip_id,
             opcode: 4,
             ttl,
+            interface: 0,
         }
     }
 

@@ -172,13 +172,14 @@ impl Requests {
                 "it was still not ready when the capture ended"
             };
             format!(
-                "the receiver was not ready {} from {} to {} ({}, {}): no receive was posted (RNR timer {}); {end}",
+                "the receiver was not ready {} from {} to {} ({}, {}): no receive was posted (RNR timer {}){}; {end}",
                 times(run.naks),
                 f.at(run.times.0),
                 f.at(run.times.1),
                 Frames(run.frames.0, run.frames.1),
                 Psns(run.psn.get(), 1),
                 Span(run.timer_ns),
+                run.said_behind(),
             )
         });
     }

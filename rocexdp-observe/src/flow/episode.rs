@@ -100,6 +100,8 @@ pub struct Episode {
     pub second_answer: Option<u64>,
     /// Last PSN that the responder turned out to have had before.
     pub held: Option<Psn>,
+    /// What had been sent behind it was not sent again with it: no go-back-N.
+    pub alone: bool,
     /// A NAK came for a packet that was only late.
     pub late_nak: bool,
 }

@@ -87,6 +87,10 @@ pub(super) struct RnrRun {
     pub times: (i64, i64),
     pub timer_ns: u64,
     pub again: u64,
+    /// The refused request was sent again since the last RNR NAK.
+    pub asked_again: bool,
+    /// First PSN sequence error NAK for what was on its way behind the refused request (frame).
+    pub behind: Option<u64>,
 }
 
 /// A sequence NAK that nothing has followed yet.
@@ -407,6 +411,7 @@ impl Requests {
         }
         if let Some(run) = &mut self.rnr {
             run.again += 1;
+            run.asked_again |= run.psn == r.psn;
         }
         if let Some(sent) = self.history.get_mut(r.psn) {
             sent.copies = sent.copies.saturating_add(1);
@@ -485,6 +490,7 @@ impl Requests {
             completed: None,
             second_answer: None,
             held: None,
+            alone: false,
             late_nak: false,
         });
     }
@@ -530,7 +536,8 @@ impl Requests {
     }
 
     /// A run is over; answers to it may still come.
-    fn defer(&mut self, run: Episode, out: &mut Findings, place: Place) {
+    fn defer(&mut self, mut run: Episode, out: &mut Findings, place: Place) {
+        run.alone = self.sent_once_behind(&run);
         if self.pending.len() >= MOST_PENDING {
             let oldest = self.pending.remove(0);
             self.decide(&oldest, None, out, place);

@@ -312,12 +312,14 @@ impl Requests {
             run.packets,
             &frames,
             |f| {
-                let proof = run.second_answer.map_or_else(
-                    || "the answer was already on its way".to_owned(),
-                    |frame| {
+                let proof = match run.second_answer {
+                    Some(frame) => {
                         format!("both copies were acknowledged (the second time in frame {frame})")
-                    },
-                );
+                    }
+                    None if run.held.is_some() => "the responder says that it had it".to_owned(),
+                    None if run.alone => "what had been sent behind it was acknowledged and not sent again, so it had arrived (the sender or the network doubled it)".to_owned(),
+                    None => "the answer was already on its way".to_owned(),
+                };
                 format!(
                     "{} sent again at {} ({}) without need: {proof}",
                     were(run.packets),
@@ -328,6 +330,34 @@ impl Requests {
         );
     }
 
+    /// Whether what had been sent behind a run was not sent again with it, as who goes back would.
+    pub(super) fn sent_once_behind(&self, run: &Episode) -> bool {
+        self.history
+            .get(run.end)
+            .is_some_and(|behind| behind.frame < run.frames.0 && behind.copies == 1)
+    }
+
+    /// Whether all that was sent again had arrived before, as the receiver shows: it says that it had it, or it acknowledged what
+    /// was sent once and behind it, which it takes in order only. After a silence it was a timer: then what was to come next is
+    /// missing, though the responder has all that was sent again.
+    fn had_arrived(&self, run: &Episode) -> bool {
+        if run.filled > 0 || run.gap.is_some() || run.read || run.silence >= LATE_NS {
+            return false;
+        }
+        let said = run.held.is_some_and(|held| held.add(1) == run.end);
+        let sent_later = self
+            .history
+            .get(run.end)
+            .is_some_and(|behind| behind.copies > 1);
+        let shown = run.alone
+            && run.rounds == 1
+            && !sent_later
+            && self
+                .unacked
+                .is_some_and(|unacked| unacked.diff(run.end) > 0);
+        said || shown
+    }
+
     /// Nothing was heard, and the requester sent again.
     fn lost_unseen(
         &mut self,
@@ -336,7 +366,7 @@ impl Requests {
         out: &mut Findings,
         place: Place,
     ) {
-        if run.second_answer.is_some() {
+        if run.second_answer.is_some() || self.had_arrived(run) {
             self.unneeded(run, out, place);
             return;
         }

@@ -34,7 +34,12 @@ impl Report {
         let chosen = |id: usize| of_half.get(id).copied().flatten().is_some();
         let mut opcodes = BTreeMap::new();
         let mut sums = Sums::default();
-        for (_, half) in halves.iter().enumerate().filter(|(id, _)| chosen(*id)) {
+        let mut left_out = totals.filtered;
+        for (id, half) in halves.iter().enumerate() {
+            if !chosen(id) {
+                left_out += half.opcodes.iter().map(|(_, n)| n).sum::<u64>();
+                continue;
+            }
             for (opcode, n) in &half.opcodes {
                 *opcodes.entry(opcode_name(*opcode)).or_default() += n;
                 sums.packets += n;
@@ -77,6 +82,7 @@ impl Report {
             packets: totals.frames,
             rocev2_packets: sums.packets.saturating_sub(sums.v1),
             rocev1_packets: sums.v1,
+            left_out,
             tunnelled: totals.tunnelled,
             malformed: malformed.values().sum(),
             malformed_reasons: malformed,

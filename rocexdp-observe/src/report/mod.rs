@@ -198,6 +198,8 @@ pub struct Report {
     pub rocev2_packets: u64,
     /// RoCEv1 packets.
     pub rocev1_packets: u64,
+    /// RoCE packets that the filters leave out.
+    pub left_out: u64,
     /// RoCE packets that came in a tunnel or by a switch's mirror.
     pub tunnelled: u64,
     /// Malformed frames, by reason in `malformed_reasons`.

@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "each test file uses its part")]
 
+pub mod traffic;
+
 use std::path::PathBuf;
 
 use rocexdp_observe::{
@@ -22,6 +24,8 @@ pub struct Frame {
     pub time_ns: i64,
     pub data: Vec<u8>,
     pub wire_len: u32,
+    /// Which of the capture's interfaces saw it.
+    pub interface: u32,
 }
 
 /// All frames of a capture; frame n of Wireshark is at n - 1.
@@ -33,6 +37,7 @@ pub fn load(name: &str) -> Vec<Frame> {
             time_ns: packet.time_ns,
             data: packet.data.to_vec(),
             wire_len: packet.wire_len,
+            interface: packet.interface,
         });
     }
     frames
@@ -53,7 +58,7 @@ pub fn analyse_with(frames: &[Frame], options: Options) -> Report {
         analyser.push(&PacketRef {
             number: at as u64 + 1,
             time_ns: frame.time_ns,
-            interface: 0,
+            interface: frame.interface,
             link: LinkType::Ethernet,
             wire_len: frame.wire_len,
             data: &frame.data,
@@ -114,6 +119,7 @@ pub fn cnp(data: &Frame, qpn: u32, time_ns: i64) -> Frame {
         time_ns,
         wire_len: frame.len() as u32,
         data: frame,
+        interface: 0,
     }
 }
 

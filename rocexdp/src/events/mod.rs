@@ -33,7 +33,7 @@ use crate::{
 pub const VERSION: u32 = 1;
 
 /// All kinds of events.
-pub const KINDS: [&str; 26] = [
+pub const KINDS: [&str; 30] = [
     "nak",
     "rnr_nak",
     "unknown_qpn",
@@ -45,6 +45,10 @@ pub const KINDS: [&str; 26] = [
     "rnr_retry_exceeded",
     "qp_error",
     "established",
+    "cq_overflow",
+    "srq_limit_reached",
+    "last_wqe_reached",
+    "sq_drained",
     "device",
     "refused",
     "link_up",

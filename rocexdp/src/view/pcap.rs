@@ -5,7 +5,7 @@
 use std::fmt::Write;
 
 use rocexdp_observe::{
-    findings::Severity,
+    findings::{Severity, words::Many},
     report::{Endpoint, Flow, Metrics, Report, TiedBy, Volume},
 };
 
@@ -59,6 +59,7 @@ fn head(report: &Report) -> String {
         }
     };
     part(report.rocev1_packets, "RoCEv1 packets");
+    part(report.left_out, "of other QP pairs, left out");
     part(report.tunnelled, "in tunnels");
     part(report.malformed, "malformed");
     part(report.unfollowed, "not followed");
@@ -221,7 +222,15 @@ fn flows(report: &Report, width: Option<usize>, top: usize) -> String {
 
 fn findings(report: &Report, width: Option<usize>) -> String {
     if report.findings.is_empty() {
-        return "\nNo findings.\n".to_owned();
+        let packets = report.rocev2_packets + report.rocev1_packets;
+        return match (packets, report.left_out) {
+            (0, 0) => "\nNo RoCE packets, so nothing to find.\n".to_owned(),
+            (0, n) => format!(
+                "\nNothing matches --qp or --address: all {} are of other QP pairs (without a filter they are listed).\n",
+                Many(n, "RoCE packet")
+            ),
+            _ => "\nNo findings.\n".to_owned(),
+        };
     }
     let mut text = match report.findings.len() {
         1 => "\n1 finding:\n".to_owned(),

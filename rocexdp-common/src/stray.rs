@@ -1,7 +1,8 @@
 //! Keeps an observer's PSN trackers on their streams.
 //!
-//! An endpoint resynchronises its trackers ([`crate::maps::QpConfig::resync`]); for a flow that is not ours nobody does, and
-//! nothing there checks the ICRC. One corrupt PSN ahead would make everything behind it a duplicate, for up to 2^23
+//! An endpoint resynchronises its QPs' trackers ([`crate::maps::QpConfig::resync`]); for a flow that is not ours nobody does, in
+//! its own table of such flows ([`crate::verdict`]) as little as in the monitor's ([`crate::watch`]), and nothing there checks
+//! the ICRC. One corrupt PSN ahead would make everything behind it a duplicate, for up to 2^23
 //! packets, and so would a QP number that is used again with another first PSN. Two rules:
 //!
 //! 1. A packet farther from the expected PSN than [`FAR`], which no window spans, moves nothing; [`RUN`] of them in order
