@@ -105,6 +105,23 @@ fn what_is_no_capture_is_named() {
 }
 
 #[test]
+fn a_filter_that_matches_nothing_says_so() {
+    let file = capture("rc-rnr.pcap");
+    for filter in [["--qp", "0x99"], ["--address", "192.0.2.1"]] {
+        let output = command().args(filter).arg(&file).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.status.success(), "{text}");
+        assert!(
+            text.contains("Nothing matches --qp or --address: all 8 RoCE packets"),
+            "{text}"
+        );
+        assert!(!text.contains("No findings"), "{text}");
+        let report = command().args(filter).arg("--json").arg(&file).output();
+        assert_eq!(json(&report.unwrap())["left_out"], 8);
+    }
+}
+
+#[test]
 fn the_capture_itself_is_never_overwritten() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("a.pcap");

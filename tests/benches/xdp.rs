@@ -332,6 +332,7 @@ fn measure(wanted: Option<&str>) -> Result<()> {
     );
     let mut missed = 0;
     let mut psn = 0;
+    let mut costs = Vec::new();
     for case in cases()
         .into_iter()
         .filter(|c| wanted.is_none_or(|w| c.name.contains(w)))
@@ -365,6 +366,7 @@ fn measure(wanted: Option<&str>) -> Result<()> {
                 .map(|(a, b)| a - b)
                 .collect(),
         );
+        costs.push((case.name.clone(), over));
         let [empty, bare, ours] = samples.map(median);
         let verdict = match (case.aim, over <= 60.0) {
             (false, _) => "",
@@ -382,6 +384,20 @@ fn measure(wanted: Option<&str>) -> Result<()> {
             case.name,
             ours / bare,
         );
+    }
+    for kind in ["WRITE MIDDLE", "foreign WRITE MIDDLE"] {
+        let of = |number: &str| {
+            let name = format!("{kind}, {number}");
+            costs
+                .iter()
+                .find(|(n, _)| n.strip_prefix(&name).is_some_and(|r| r.starts_with(' ')))
+        };
+        if let (Some((_, warm)), Some((_, cold))) = (of("1"), of("100000")) {
+            println!(
+                "cold: a {kind} whose entries are in no cache (100 000 in turn) costs {:.0} ns more than one whose are",
+                cold - warm
+            );
+        }
     }
     println!(
         "\n{missed} of the local QPs' data packets are more than 60 ns above the bare redirect"

@@ -182,7 +182,8 @@ pub async fn write_all(qp: &NodeQp, source: &Arc<Buffer>, rkey: RKey) {
     for _ in 0..messages {
         let done = tokio::time::timeout(Duration::from_secs(30), qp.completion())
             .await
-            .expect("a completion");
+            .expect("a completion")
+            .expect("a living worker");
         assert_eq!(done.status, Status::Success);
     }
 }

@@ -86,7 +86,9 @@ impl End {
         self.qp
             .post_send(request.to(way.to(qpn, qkey)))
             .expect("posting");
-        let sent = within("send completion", self.qp.completion()).await;
+        let sent = within("send completion", self.qp.completion())
+            .await
+            .unwrap();
         assert_eq!((sent.wr_id, sent.status), (WrId(99), Status::Success));
     }
 }
@@ -101,7 +103,7 @@ fn datagrams_go_both_ways_and_the_answer_finds_its_way_by_the_header() {
         let at_b = End::open(&b, B).await;
         let to_b = HandleAttr::new(address(A), address(B));
         at_a.send(&a, to_b, at_b.qp.qpn(), QKEY, b"question").await;
-        let got = within("message", at_b.qp.completion()).await;
+        let got = within("message", at_b.qp.completion()).await.unwrap();
         assert_eq!(
             (got.status, got.src_qpn, got.imm),
             (Status::Success, Some(at_a.qp.qpn()), Some(7))
@@ -112,7 +114,7 @@ fn datagrams_go_both_ways_and_the_answer_finds_its_way_by_the_header() {
         let back = HandleAttr::answering(address(B), &grh);
         assert_eq!(back.peer, address(A));
         at_b.send(&b, back, at_a.qp.qpn(), QKEY, b"answer").await;
-        let got = within("answer", at_a.qp.completion()).await;
+        let got = within("answer", at_a.qp.completion()).await.unwrap();
         assert_eq!(at_a.message(&got).1, b"answer");
 
         // Another Q_Key.
@@ -154,7 +156,7 @@ fn datagrams_go_over_ipv6_and_are_as_long_as_the_path_mtu() {
         at_a.qp
             .post_send(request.to(handle.to(at_b.qp.qpn(), QKEY)))
             .expect("posting");
-        let got = within("message", at_b.qp.completion()).await;
+        let got = within("message", at_b.qp.completion()).await.unwrap();
         let (grh, message) = at_b.message(&got);
         assert!(message == sent);
         assert!(!grh.is_ipv4());
@@ -207,11 +209,11 @@ fn qps_of_one_host_reach_one_another_without_the_wire() {
         let six = End::open(&a, A6).await;
         let way = HandleAttr::new(address(A), address(A));
         one.send(&a, way, other.qp.qpn(), QKEY, b"neighbour").await;
-        let got = within("message", other.qp.completion()).await;
+        let got = within("message", other.qp.completion()).await.unwrap();
         assert_eq!(other.message(&got).1, b"neighbour");
         let way6 = HandleAttr::new(address(A6), address(A6));
         six.send(&a, way6, six.qp.qpn(), QKEY, b"itself").await;
-        let got = within("message", six.qp.completion()).await;
+        let got = within("message", six.qp.completion()).await.unwrap();
         let (grh, message) = six.message(&got);
         assert_eq!(
             (&message[..], got.src_qpn),
@@ -266,7 +268,7 @@ async fn multicast(group: &str, [local_a, local_b]: [&str; 2], pair: &Pair) {
     for n in 0..20_u8 {
         at_a.send(&a, to_group, MULTICAST_QPN, QKEY, &[n; 33]).await;
         for end in &at_b {
-            let got = within("copy", end.qp.completion()).await;
+            let got = within("copy", end.qp.completion()).await.unwrap();
             let (grh, message) = end.message(&got);
             assert_eq!(message, [n; 33]);
             assert_eq!(rocexdp::loader::address_of(grh.dst()), group);
@@ -276,10 +278,10 @@ async fn multicast(group: &str, [local_a, local_b]: [&str; 2], pair: &Pair) {
     // The sender hears itself once it is in the group, too.
     at_a.qp.join(group).await.expect("joining");
     at_a.send(&a, to_group, MULTICAST_QPN, QKEY, b"all").await;
-    let got = within("own copy", at_a.qp.completion()).await;
+    let got = within("own copy", at_a.qp.completion()).await.unwrap();
     assert_eq!(at_a.message(&got).1, b"all");
     for end in &at_b {
-        let got = within("copy", end.qp.completion()).await;
+        let got = within("copy", end.qp.completion()).await.unwrap();
         assert_eq!(end.message(&got).1, b"all");
     }
     assert!(alone.qp.try_completion().is_none());
@@ -385,14 +387,14 @@ fn a_group_that_was_given_up_halfway_is_not_joined_and_can_be() {
         at_a.send(&a, from_a, MULTICAST_QPN, QKEY, b"nobody").await;
         within("join", at_a.qp.join(group)).await.expect("joining");
         at_a.send(&a, from_a, MULTICAST_QPN, QKEY, b"me").await;
-        let got = within("own copy", at_a.qp.completion()).await;
+        let got = within("own copy", at_a.qp.completion()).await.unwrap();
         assert_eq!(at_a.message(&got).1, b"me");
     });
 }
 
 async fn mad(gsi: &Gsi) -> Box<ReceivedMad> {
     loop {
-        match within("MAD", gsi.next()).await {
+        match within("MAD", gsi.next()).await.unwrap() {
             GsiEvent::Received(mad) => return mad,
             GsiEvent::Sent { status, .. } => assert_eq!(status, Status::Success),
         }

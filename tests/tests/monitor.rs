@@ -122,7 +122,6 @@ fn on_the_way_between_endpoints_it_counts_what_they_counted_and_times_the_round_
             let short: u64 = rtt.buckets[..21].iter().sum();
             assert_eq!(short, 0, "{rtt:?}");
             assert!(rtt.sum_ns / count >= 4_000_000, "{rtt:?}");
-            assert!(median < 64_000_000, "{rtt:?}");
             timed += 1;
         }
     }

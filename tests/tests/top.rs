@@ -270,6 +270,9 @@ fn top_shows_what_the_maps_hold_sorted_and_filtered_and_gives_the_terminal_back(
     tmux.ask(&["resize-window", "-t", "t", "-x", "100", "-y", "30"]);
     tmux.has(&["SOURCE/QP", "q quit"]);
 
+    // What is lost from here on, the other host is told by NAKs.
+    rig.impair("drop=2%,seed=5");
+
     // The end: the shell's own screen is back, echo and cursor too.
     tmux.keys(&["q"]);
     tmux.has(&["ended=0"]);
@@ -278,6 +281,24 @@ fn top_shows_what_the_maps_hold_sorted_and_filtered_and_gives_the_terminal_back(
         text.matches("back").count() == 2
     });
     assert!(!tmux.text().contains("SOURCE/QP"), "{}", tmux.text());
+
+    // There each NAK is an event, told with its packet.
+    let line = format!(
+        "{} --netns {} top --interval 500ms; echo over=$?",
+        product(),
+        namespace(&rig, Host::A)
+    );
+    tmux.keys(&["clear", "Enter", &line, "Enter"]);
+    tmux.has(&["rocexdp top", "endpoint XDP driver"]);
+    tmux.keys(&["e"]);
+    tmux.has(&[
+        "nak (packet_seq_err)",
+        "10.77.0.2 -> 10.77.0.1 QP 0x",
+        "PSN ",
+    ]);
+    println!("{}", tmux.text());
+    tmux.keys(&["q"]);
+    tmux.has(&["over=0"]);
     drop((first, second));
 }
 

@@ -125,7 +125,7 @@ impl Stream<'_> {
             cancel.check()?;
             let cqe = tokio::time::timeout(PATIENCE, self.qp.completion())
                 .await
-                .context("a WRITE did not complete in time")?;
+                .context("a WRITE did not complete in time")??;
             if cqe.status != Status::Success {
                 bail!("a WRITE failed: {}", cqe.status);
             }

@@ -1,19 +1,19 @@
 //! `rocexdp events`.
 
-use std::{path::PathBuf, time::Duration};
+use std::path::PathBuf;
 
 use anyhow::{Context, bail};
 use clap::builder::PossibleValuesParser;
 
 use super::{block_on, qp::only_interface};
 use crate::{
-    control::local::{self, Daemon, Reply, Request, WAIT},
+    control::{
+        events::{self, FOREVER},
+        local::{Daemon, Reply, Request, WAIT},
+    },
     events::KINDS,
     out,
 };
-
-/// A follower hears nothing for as long as nothing happens.
-const FOREVER: Duration = Duration::from_secs(u32::MAX as u64);
 
 /// Options of `rocexdp events`.
 #[derive(Debug, clap::Args)]
@@ -47,10 +47,8 @@ async fn connect(args: &Args) -> anyhow::Result<Daemon> {
             .with_context(|| format!("nobody answers at {}", path.display()));
     }
     let iface = args.iface.clone().map_or_else(only_interface, Ok)?;
-    for path in [local::default_path(&iface)?, local::monitor_path(&iface)?] {
-        if let Some(daemon) = Daemon::connect(&path).await? {
-            return Ok(daemon);
-        }
+    if let Some(daemon) = events::connect(&iface).await? {
+        return Ok(daemon);
     }
     bail!(
         "nothing of rocexdp runs on {iface}: start `rocexdp run --iface {iface}` or `rocexdp monitor --iface {iface}` first"

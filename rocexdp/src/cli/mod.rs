@@ -5,6 +5,7 @@
 
 mod copy;
 mod counters;
+mod ends;
 mod events;
 mod lab;
 mod monitor;

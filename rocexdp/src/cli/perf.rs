@@ -1,18 +1,11 @@
 //! `rocexdp perf`: perftest's options, as far as they mean something here.
 
-use std::net::IpAddr;
-
 use rocexdp_proto::ids::PathMtu;
 
-use super::UsageError;
+use super::{UsageError, ends::End};
 use crate::{
-    control::{
-        config::RunOptions,
-        units::{ByteSize, Span},
-    },
-    engine::PollPolicy,
-    loader::AttachWish,
-    oob::{pair::Service, place::Wish},
+    control::units::{ByteSize, Span},
+    oob::pair::Service,
     out,
     perf::{
         self,
@@ -34,15 +27,8 @@ pub struct Args {
     /// TCP port of the exchange
     #[arg(short, long, value_name = "PORT", default_value_t = DEFAULT_PORT)]
     port: u16,
-    /// Interface [default: the one that the connection takes]
-    #[arg(short = 'd', long, alias = "ib-dev", value_name = "IF")]
-    iface: Option<String>,
-    /// Use this address of the interface [default: that of the connection, or one like the peer's]
-    #[arg(long, value_name = "ADDRESS")]
-    address: Option<IpAddr>,
-    /// Use an IPv6 address of the interface
-    #[arg(long)]
-    ipv6: bool,
+    #[command(flatten)]
+    end: End,
     /// Service; UC for SEND and WRITE only, UD for SEND only
     #[arg(short, long, value_name = "RC|UC|UD", default_value = "RC")]
     connection: Service,
@@ -116,12 +102,6 @@ pub struct Args {
     /// Print JSON, when all is done
     #[arg(long)]
     json: bool,
-    /// How to attach the XDP program
-    #[arg(long, value_name = "auto|driver|generic")]
-    mode: Option<AttachWish>,
-    /// When the engine sleeps: never, after a short while, at once
-    #[arg(long, value_name = "busy|adaptive|sleep")]
-    poll: Option<PollPolicy>,
     /// perftest's; nothing here depends on the processor's frequency
     #[arg(short = 'F', long = "CPU-freq", hide = true)]
     cpu_freq: bool,
@@ -190,21 +170,14 @@ fn plan(args: Args) -> Result<Plan, UsageError> {
         bidirectional: args.bidirectional,
         no_peak: args.no_peak,
     };
+    let (options, wish) = args.end.chosen();
     let plan = Plan {
         test: args.test,
         host: args.host,
         port: args.port,
-        options: RunOptions {
-            iface: args.iface,
-            mode: args.mode,
-            poll: args.poll,
-            ..RunOptions::default()
-        },
+        options,
         service: args.connection,
-        wish: Wish {
-            address: args.address,
-            ipv6: args.ipv6,
-        },
+        wish,
         sizes: Vec::new(),
         length: Length::Iterations(0),
         qps: 1,

@@ -1,18 +1,12 @@
 //! `rocexdp pingpong`: the options of libibverbs' pingpong examples.
 
-use std::{net::IpAddr, time::Duration};
+use std::time::Duration;
 
 use rocexdp_proto::ids::PathMtu;
 
-use super::UsageError;
+use super::{UsageError, ends::End};
 use crate::{
-    control::{
-        config::RunOptions,
-        units::{ByteSize, Span},
-    },
-    engine::PollPolicy,
-    loader::AttachWish,
-    oob::place::Wish,
+    control::units::{ByteSize, Span},
     out,
     pingpong::{self, Kind, Plan},
 };
@@ -31,15 +25,8 @@ pub struct Args {
     /// TCP port of the exchange
     #[arg(short, long, value_name = "PORT", default_value_t = 18515)]
     port: u16,
-    /// Interface [default: the one that the connection takes]
-    #[arg(short = 'd', long, alias = "ib-dev", value_name = "IF")]
-    iface: Option<String>,
-    /// Use this address of the interface [default: that of the connection, or one like the peer's]
-    #[arg(long, value_name = "ADDRESS")]
-    address: Option<IpAddr>,
-    /// Use an IPv6 address of the interface
-    #[arg(long)]
-    ipv6: bool,
+    #[command(flatten)]
+    end: End,
     /// Bytes of a message [default: 4096, with UD 1024]
     #[arg(short, long, value_name = "SIZE")]
     size: Option<ByteSize>,
@@ -67,12 +54,6 @@ pub struct Args {
     /// Print JSON
     #[arg(long)]
     json: bool,
-    /// How to attach the XDP program
-    #[arg(long, value_name = "auto|driver|generic")]
-    mode: Option<AttachWish>,
-    /// When the engine sleeps: never, after a short while, at once
-    #[arg(long, value_name = "busy|adaptive|sleep")]
-    poll: Option<PollPolicy>,
     /// The examples'; see --address
     #[arg(short = 'g', long, value_name = "INDEX", hide = true)]
     gid_idx: Option<u8>,
@@ -106,20 +87,13 @@ fn plan(args: Args) -> Result<Plan, UsageError> {
         Kind::Uc | Kind::Ud => 10,
         Kind::Rc | Kind::Srq => 60,
     });
+    let (options, wish) = args.end.chosen();
     let plan = Plan {
         kind: args.service,
         host: args.host,
         port: args.port,
-        options: RunOptions {
-            iface: args.iface,
-            mode: args.mode,
-            poll: args.poll,
-            ..RunOptions::default()
-        },
-        wish: Wish {
-            address: args.address,
-            ipv6: args.ipv6,
-        },
+        options,
+        wish,
         size,
         path_mtu,
         rx_depth: args.rx_depth,

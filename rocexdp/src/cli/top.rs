@@ -1,18 +1,28 @@
 //! `rocexdp top`: see [`crate::top`].
 
-use std::time::Duration;
+use std::{
+    sync::mpsc::sync_channel,
+    time::{Duration, SystemTime},
+};
+
+use tokio::task::JoinSet;
 
 use super::{
     UsageError,
     watched::{Watch, Watched},
 };
 use crate::{
-    control::units::Span,
+    control::{events, units::Span},
     lab::keeper::{self, Status},
     out,
-    process::on_own_thread,
+    process::{Background, on_own_thread},
     top,
 };
+
+/// Events that wait for the next interval; more are counted.
+const MOST_WAITING: usize = 4096;
+/// Events from before the start are shown, if they are not older than this.
+const PAST: Duration = Duration::from_secs(300);
 
 /// Options of `rocexdp top`.
 #[derive(Debug, clap::Args)]
@@ -55,7 +65,27 @@ pub(super) fn run(args: Args) -> anyhow::Result<()> {
         let mut notes = watched.notes.clone();
         let spots = Watched::blind_spots(&first);
         notes.extend(spots.iter().map(|spot| format!("not seen: {spot}")));
-        let options = top::Options { interval, notes };
+        let (tell, heard) = sync_channel(MOST_WAITING);
+        let since = SystemTime::now() - PAST;
+        let since = since
+            .duration_since(SystemTime::UNIX_EPOCH)
+            .unwrap_or_default();
+        let since_ns = u64::try_from(since.as_nanos()).unwrap_or(0);
+        let ifaces: Vec<String> = first.ifaces.iter().map(|at| at.iface.clone()).collect();
+        let _followers = Background::start("follower", async move {
+            let mut followers = JoinSet::new();
+            for iface in ifaces {
+                let tell = tell.clone();
+                let tell = move |heard| tell.try_send(heard).is_ok();
+                followers.spawn(events::follow(iface, since_ns, tell));
+            }
+            while followers.join_next().await.is_some() {}
+        })?;
+        let options = top::Options {
+            interval,
+            notes,
+            events: heard,
+        };
         top::run(first, move || watched.look(), options, &cancel)
     })
 }

@@ -72,8 +72,10 @@ struct State {
     manager: Manager,
     /// Who holds a connection, or asks for a datagram service.
     held: HashMap<ConnId, News>,
-    /// Who listens. Bounded by what the manager takes half open.
+    /// Who listens. Bounded by what the manager takes half open ([`CmConfig`]'s `max_half_open` and `max_sidr`).
     listening: HashMap<u64, News>,
+    /// Why nothing comes and goes any more.
+    dead: Option<String>,
 }
 
 /// What the task has too.
@@ -122,6 +124,7 @@ impl Service {
                 manager: Manager::new(settings, rand::rng().random()),
                 held: HashMap::new(),
                 listening: HashMap::new(),
+                dead: None,
             }),
             ways: Ways::new(node, &gsi),
             gsi,
@@ -200,6 +203,14 @@ impl Service {
         self.act(|state, _| state.manager.answer(id, how, private))
     }
 
+    /// Why no more news come.
+    fn ended(&self) -> anyhow::Error {
+        match &self.core.lock().dead {
+            Some(why) => anyhow!("connection management has ended: {why}"),
+            None => anyhow!("connection management has ended"),
+        }
+    }
+
     /// The way to a peer's QP 1, resolved before anything is sent: errors are the caller's then.
     ///
     /// # Errors
@@ -238,6 +249,13 @@ impl Core {
 }
 
 impl State {
+    /// No MAD comes or goes any more: who waits is told. What is begun from now on ends as if the peer did not answer.
+    fn die(&mut self, why: String) {
+        self.dead = Some(why);
+        self.held.clear();
+        self.listening.clear();
+    }
+
     fn tell(&mut self, event: Event) {
         let id = match &event {
             Event::Request(_, request) => {
@@ -270,6 +288,7 @@ impl State {
 
 /// Takes MADs and does what is due.
 async fn serve(core: Arc<Core>) {
+    let mut alive = true;
     loop {
         let at = core.lock().manager.poll_timeout();
         let wait = at.map(|at| at.saturating_since(core.now()));
@@ -280,13 +299,18 @@ async fn serve(core: Arc<Core>) {
             }
         };
         tokio::select! {
-            event = core.gsi.next() => {
-                if let GsiEvent::Received(mad) = event {
+            event = core.gsi.next(), if alive => match event {
+                Ok(GsiEvent::Received(mad)) => {
                     let route = route(mad.to, mad.from);
                     // Counted, if not taken.
                     let _ = core.act(|state, now| state.manager.handle_mad(now, route, mad.src_qpn, &mad.mad));
                 }
-            }
+                Ok(GsiEvent::Sent { .. }) => {}
+                Err(error) => {
+                    alive = false;
+                    core.lock().die(format!("{error:#}"));
+                }
+            },
             () = due => core.act(|state, now| state.manager.handle_timeout(now)),
             () = core.due.notified() => {}
         }
@@ -330,7 +354,7 @@ impl Listening {
                     return Ok((conn, *request));
                 }
                 Some(_) => {}
-                None => return Err(anyhow!("connection management has ended")),
+                None => return Err(self.service.ended()),
             }
         }
     }
@@ -346,7 +370,7 @@ impl Listening {
                     id, private_data, ..
                 }) => return Ok((id, private_data)),
                 Some(_) => {}
-                None => return Err(anyhow!("connection management has ended")),
+                None => return Err(self.service.ended()),
             }
         }
     }
@@ -389,7 +413,7 @@ impl Conn {
     /// The service has ended.
     pub async fn next(&mut self) -> Result<Event> {
         let event = self.news.recv().await;
-        event.ok_or_else(|| anyhow!("connection management has ended"))
+        event.ok_or_else(|| self.service.ended())
     }
 
     /// Accepts it; [`Event::Established`] follows.

@@ -9,10 +9,10 @@ use tokio::{
 
 use super::{
     daemon::open_socket,
-    local::{Client, Reply, Request, monitor_path},
+    local::{Client, Daemon, Reply, Request, default_path, monitor_path},
 };
 use crate::{
-    events::{self, Followed, Hub},
+    events::{self, Event, Followed, Hub},
     live::Role,
     maps::OwnPrograms,
     out,
@@ -25,6 +25,88 @@ const MAX_CLIENTS: usize = 64;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// How often is looked whether the interface still has the same program.
 const LOOK: Duration = Duration::from_millis(500);
+
+/// What [`follow`] hears.
+#[derive(Debug)]
+pub enum Heard {
+    /// Events of this interface come from now on.
+    Listening(String),
+    /// None come any more, or yet: nobody answers.
+    Silent(String),
+    /// An event.
+    Event(Box<Event>),
+    /// So many were left out, because whoever listens was too slow.
+    Missed(String, u64),
+}
+
+/// A process is looked for so often.
+const AGAIN: Duration = Duration::from_millis(200);
+/// A process that has just attached its program may take so many looks until it answers.
+const LOOKS: u32 = 25;
+/// A follower hears nothing for as long as nothing happens.
+pub const FOREVER: Duration = Duration::from_secs(u32::MAX as u64);
+
+/// The process that has the events of an interface: its endpoint's, else its monitor's. `None`: there is none, or it has no control
+/// socket.
+///
+/// # Errors
+/// As [`Daemon::connect`].
+pub async fn connect(iface: &str) -> anyhow::Result<Option<Daemon>> {
+    for path in [default_path(iface)?, monitor_path(iface)?] {
+        if let Some(daemon) = Daemon::connect(&path).await? {
+            return Ok(Some(daemon));
+        }
+    }
+    Ok(None)
+}
+
+/// Tells the events of an interface from `since_ns` (since 1970) on, whoever has them, each once; ends only by being dropped.
+/// `tell` says false when it has no room.
+pub async fn follow(iface: String, mut since_ns: u64, tell: impl Fn(Heard) -> bool) {
+    let (mut looks, mut missed) = (0, 0);
+    loop {
+        if let Ok(Some(daemon)) = connect(&iface).await {
+            if looks <= LOOKS {
+                looks = 0;
+            }
+            let all = hear(daemon, &iface, &mut since_ns, &mut missed, &tell);
+            // Whatever ended it, it is looked for again.
+            let _ = all.await;
+        }
+        looks += 1;
+        if looks == LOOKS {
+            tell(Heard::Silent(iface.clone()));
+        }
+        tokio::time::sleep(AGAIN).await;
+    }
+}
+
+async fn hear(
+    mut daemon: Daemon,
+    iface: &str,
+    since_ns: &mut u64,
+    missed: &mut u64,
+    tell: &impl Fn(Heard) -> bool,
+) -> anyhow::Result<()> {
+    daemon.ask(Request::Events { follow: true }, None).await?;
+    tell(Heard::Listening(iface.to_owned()));
+    loop {
+        match daemon.reply(FOREVER).await? {
+            // After a second connection the kept ones come again.
+            Reply::Event(event) if event.time_ns <= *since_ns => {}
+            Reply::Event(event) => {
+                let time_ns = event.time_ns;
+                if *missed > 0 && tell(Heard::Missed(iface.to_owned(), *missed)) {
+                    *missed = 0;
+                }
+                *missed += u64::from(!tell(Heard::Event(event)));
+                *since_ns = time_ns.max(*since_ns);
+            }
+            Reply::Missed(more) => *missed += more,
+            _ => return Ok(()),
+        }
+    }
+}
 
 /// Answers one client: the events kept, and then, if it follows, each new one until it leaves.
 pub async fn stream(client: &mut Client, hub: &Hub, follow: bool) {

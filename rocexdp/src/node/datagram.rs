@@ -22,7 +22,8 @@ use crate::{
 
 impl RawQp {
     /// UD: gives it one of our addresses and a Q_Key, tells XDP of it, and takes it from INIT to RTS. From then on it takes what anyone
-    /// sends to it with this Q_Key, and sends. A Q_Key with the top bit set is for privileged users, as on hardware.
+    /// sends to it with this Q_Key, and sends. A Q_Key with the top bit set is like any other here, though hardware gives it to privileged
+    /// users only.
     ///
     /// # Errors
     /// It is not UD or has been opened before, `local` is no address of the node, or the engine has ended.

@@ -4,6 +4,10 @@
 
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
+use anyhow::{Result, anyhow};
+use rocexdp_proto::verbs::CompletionQueue;
+use tokio::sync::Notify;
+
 /// Told, on the dying thread, why nothing will complete any more. Keep it short.
 pub trait OnDeath: Send + Sync {
     /// A worker has died; `why` names its device and queue.
@@ -54,6 +58,54 @@ impl Deaths {
     }
 }
 
+/// Wakes who waits for completions of one queue, and knows why none may come any more.
+#[derive(Debug, Default)]
+pub struct Bell {
+    news: Notify,
+    dead: OnceLock<Arc<str>>,
+}
+
+impl OnDeath for Bell {
+    fn died(&self, why: &Arc<str>) {
+        let _ = self.dead.set(Arc::clone(why));
+        self.news.notify_one();
+    }
+}
+
+impl Bell {
+    /// Of this queue, whose workers' deaths these are.
+    pub fn of(queue: &CompletionQueue, deaths: &Deaths) -> Arc<Self> {
+        let bell = Arc::new(Self::default());
+        let rung = Arc::clone(&bell);
+        queue.set_waker(Box::new(move || rung.news.notify_one()));
+        let whom: Weak<Self> = Arc::downgrade(&bell);
+        deaths.tell(whom);
+        bell
+    }
+
+    /// What `poll` gives, waited for. May be dropped at any time without losing anything; several tasks may wait at once.
+    ///
+    /// # Errors
+    /// There is nothing, and a worker has died of a fault: nothing may ever come.
+    pub async fn next<T>(&self, poll: impl Fn() -> Option<T>) -> Result<T> {
+        loop {
+            // Before the look: what completed before the death is given first.
+            let dead = self.dead.get();
+            // A completion between the two lines leaves a permit.
+            if let Some(next) = poll() {
+                // One call tells of all until the queue was found empty: another waiter looks for the rest.
+                self.news.notify_one();
+                return Ok(next);
+            }
+            if let Some(why) = dead {
+                self.news.notify_one();
+                return Err(anyhow!("nothing completes any more: {why}"));
+            }
+            self.news.notified().await;
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicU32, Ordering};
@@ -89,5 +141,29 @@ mod tests {
         deaths.tell(weak(&after));
         assert_eq!(before.0.load(Ordering::Relaxed), 1);
         assert_eq!(after.0.load(Ordering::Relaxed), 1);
+    }
+
+    #[tokio::test]
+    async fn all_who_wait_for_a_dead_worker_are_told_after_what_had_completed() {
+        let (queue, deaths) = (CompletionQueue::new(4), Deaths::default());
+        let bell = Bell::of(&queue, &deaths);
+        let left = AtomicU32::new(2);
+        let poll = || {
+            let taken =
+                left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1));
+            taken.ok()
+        };
+        let wait = || bell.next(poll);
+        let die = async { deaths.died(&"worker 0 of eth0".into()) };
+        let (a, b, c, d, ()) = tokio::join!(wait(), wait(), wait(), wait(), die);
+        let told = [a, b, c, d].map(|one| one.map_err(|error| error.to_string()));
+        assert_eq!(told.iter().filter(|one| one.is_ok()).count(), 2, "{told:?}");
+        let why = "nothing completes any more: worker 0 of eth0";
+        assert_eq!(
+            told.iter()
+                .filter(|one| one.as_ref().err().is_some_and(|e| e == why))
+                .count(),
+            2
+        );
     }
 }

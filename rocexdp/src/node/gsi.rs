@@ -12,7 +12,7 @@
 //! let to = node.address_handle(HandleAttr::new(local, peer)).await?;
 //! gsi.send(7, &to, GSI_QPN, &[0; MAD_LEN])?;
 //! loop {
-//!     match gsi.next().await {
+//!     match gsi.next().await? {
 //!         GsiEvent::Sent { id, .. } => println!("MAD {id} has left"),
 //!         GsiEvent::Received(mad) => {
 //!             let back = node.address_handle(mad.answering()).await?;
@@ -45,9 +45,8 @@ use rocexdp_proto::{
     },
     wire::{GRH_ROOM, Grh},
 };
-use tokio::sync::Notify;
 
-use super::{AddressHandle, HandleAttr, Node, QpSpec, RawQp};
+use super::{AddressHandle, HandleAttr, Node, QpSpec, RawQp, deaths::Bell};
 use crate::{loader::address_of, mem::Buffer};
 
 /// MADs that may wait to be taken, and MADs that may wait to be sent.
@@ -106,7 +105,7 @@ pub enum GsiEvent {
 pub struct Gsi {
     qp: RawQp,
     cq: Arc<CompletionQueue>,
-    news: Arc<Notify>,
+    bell: Arc<Bell>,
     places: Arc<Buffer>,
     discarded: AtomicU64,
 }
@@ -125,9 +124,7 @@ impl Node {
             );
         }
         let cq = Arc::new(CompletionQueue::new(2 * DEPTH));
-        let news = Arc::new(Notify::new());
-        let waker = Arc::clone(&news);
-        cq.set_waker(Box::new(move || waker.notify_one()));
+        let bell = Bell::of(&cq, &self.shared.deaths);
         let places = Buffer::new(DEPTH as usize * STRIDE)?;
         let spec = QpSpec {
             max_send: DEPTH,
@@ -138,7 +135,7 @@ impl Node {
         let gsi = Gsi {
             qp,
             cq,
-            news,
+            bell,
             places,
             discarded: AtomicU64::new(0),
         };
@@ -196,16 +193,11 @@ impl Gsi {
     }
 
     /// As [`Self::poll`], waited for. May be dropped at any time without losing an event; several tasks may wait at once.
-    pub async fn next(&self) -> GsiEvent {
-        loop {
-            // An event between the two lines leaves a permit.
-            if let Some(event) = self.poll() {
-                // One call tells of all until the queue was found empty: another waiter looks for the rest.
-                self.news.notify_one();
-                return event;
-            }
-            self.news.notified().await;
-        }
+    ///
+    /// # Errors
+    /// A worker has died of a fault: nothing may happen any more.
+    pub async fn next(&self) -> Result<GsiEvent> {
+        self.bell.next(|| self.poll()).await
     }
 
     fn received(&self, cqe: &Cqe) -> Option<ReceivedMad> {

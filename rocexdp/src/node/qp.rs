@@ -17,10 +17,10 @@ use rocexdp_proto::{
     verbs::{CompletionQueue, Cqe, GSI_QKEY, GSI_QPN, PathMtu, PostError, RecvWr, SendWr},
     wire::Path,
 };
-use tokio::sync::Notify;
 
 use super::{
     ConnectAttr, QpSpec, Shared,
+    deaths::Bell,
     resolve::{Resolver, User},
     slots::RESERVED,
 };
@@ -46,7 +46,7 @@ pub struct RawQp {
 pub struct NodeQp {
     qp: RawQp,
     cq: Arc<CompletionQueue>,
-    news: Arc<Notify>,
+    bell: Arc<Bell>,
 }
 
 impl Deref for NodeQp {
@@ -66,9 +66,7 @@ impl NodeQp {
     ) -> Result<Self> {
         let depth = max_send.saturating_add(max_recv).max(1);
         let cq = Arc::new(CompletionQueue::new(depth));
-        let news = Arc::new(Notify::new());
-        let waker = Arc::clone(&news);
-        cq.set_waker(Box::new(move || waker.notify_one()));
+        let bell = Bell::of(&cq, &shared.deaths);
         let spec = QpSpec {
             max_send,
             max_recv,
@@ -77,19 +75,16 @@ impl NodeQp {
         Ok(Self {
             qp: RawQp::create(shared, resolver, spec)?,
             cq,
-            news,
+            bell,
         })
     }
 
-    /// The next completion, of a send or a receive request.
-    pub async fn completion(&self) -> Cqe {
-        loop {
-            // `notify_one` leaves a permit, so a completion between the two lines is not missed.
-            if let Some(cqe) = self.cq.poll() {
-                return cqe;
-            }
-            self.news.notified().await;
-        }
+    /// The next completion, of a send or a receive request. May be dropped at any time without losing one.
+    ///
+    /// # Errors
+    /// A worker has died of a fault: nothing may complete any more.
+    pub async fn completion(&self) -> Result<Cqe> {
+        self.bell.next(|| self.cq.poll()).await
     }
 
     /// A completion, if there is one.

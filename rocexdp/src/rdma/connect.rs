@@ -41,6 +41,12 @@ const MAX_STRANGERS: usize = 64;
 const MAX_OF_ADDRESS: usize = 16;
 /// Connections of one address that may be open at once without being accepted; more are closed.
 const MAX_IN_LINE: usize = 512;
+/// The same, of all addresses together.
+const MAX_IN_ALL: usize = 4096;
+/// After a connection that could not be taken.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// So many in a row are no accident: the application is told.
+const ACCEPT_FAILURES: u32 = 20;
 /// How long one may take to say what it wants.
 const ADMISSION: Duration = Duration::from_secs(5);
 
@@ -332,7 +338,7 @@ async fn ask(
 #[derive(Debug)]
 pub struct Listener {
     address: SocketAddr,
-    incoming: mpsc::Receiver<Incoming>,
+    incoming: mpsc::Receiver<Result<Incoming, Error>>,
     task: JoinHandle<()>,
 }
 
@@ -373,26 +379,45 @@ impl Listener {
     /// The next peer that wants to connect, and may. May be dropped at any time without losing one.
     ///
     /// # Errors
-    /// The system takes no more connections.
+    /// For a second the system has taken no connection (no file descriptors are left, for instance). Listening goes on, and this may be
+    /// called again.
     pub async fn next(&mut self) -> Result<Incoming, Error> {
-        self.incoming.recv().await.ok_or_else(|| Error::System {
+        let ended = || Error::System {
             what: "taking connections",
             error: std::io::Error::other("the listening task has ended"),
-        })
+        };
+        self.incoming.recv().await.unwrap_or_else(|| Err(ended()))
     }
 }
 
-async fn serve(listener: TcpListener, token: Option<Token>, tell: mpsc::Sender<Incoming>) {
-    let places = Places::new(MAX_STRANGERS, MAX_OF_ADDRESS, MAX_IN_LINE);
+async fn serve(
+    listener: TcpListener,
+    token: Option<Token>,
+    tell: mpsc::Sender<Result<Incoming, Error>>,
+) {
+    let places = Places::new(MAX_STRANGERS, MAX_OF_ADDRESS, MAX_IN_LINE, MAX_IN_ALL);
     let token = Arc::new(token);
     let mut strangers = JoinSet::new();
+    let mut failures = 0;
     loop {
         while strangers.try_join_next().is_some() {}
-        let Ok((stream, from)) = listener.accept().await else {
-            // Out of descriptors, or the peer was gone again: neither is for ever.
-            tokio::time::sleep(Duration::from_millis(50)).await;
-            continue;
+        let (stream, from) = match listener.accept().await {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                // Out of descriptors, or the peer was gone again: neither is for ever.
+                failures += 1;
+                if failures % ACCEPT_FAILURES == 0 {
+                    // No room: the last failure has not been looked at yet.
+                    let _ = tell.try_send(Err(Error::System {
+                        what: "taking connections",
+                        error,
+                    }));
+                }
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+                continue;
+            }
         };
+        failures = 0;
         let Some(line) = places.stand(unmapped(from.ip())) else {
             continue;
         };
@@ -403,7 +428,7 @@ async fn serve(listener: TcpListener, token: Option<Token>, tell: mpsc::Sender<I
             };
             if let Some(incoming) = admit(stream, from, token.as_ref().as_ref()).await {
                 // The listener has gone: the peer sees the connection end.
-                let _ = tell.send(incoming).await;
+                let _ = tell.send(Ok(incoming)).await;
             }
         });
     }

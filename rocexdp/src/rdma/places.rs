@@ -20,12 +20,20 @@ struct Inner {
     each: usize,
     /// Most in line, those with a place included, of one address.
     most: usize,
+    /// The same, of all addresses together.
+    most_of_all: usize,
     /// By address: how many are in line, and its places.
-    line: Mutex<HashMap<IpAddr, (usize, Arc<Semaphore>)>>,
+    line: Mutex<Line>,
+}
+
+#[derive(Debug, Default)]
+struct Line {
+    count: usize,
+    of: HashMap<IpAddr, (usize, Arc<Semaphore>)>,
 }
 
 impl Inner {
-    fn line(&self) -> MutexGuard<'_, HashMap<IpAddr, (usize, Arc<Semaphore>)>> {
+    fn line(&self) -> MutexGuard<'_, Line> {
         self.line.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -39,30 +47,35 @@ pub(super) struct InLine {
 }
 
 impl Places {
-    /// `all` places, at most `each` for one address, of which `most` may be in line.
-    pub(super) fn new(all: usize, each: usize, most: usize) -> Self {
+    /// `all` places, at most `each` for one address, of which `most` may be in line, and `most_of_all` altogether.
+    pub(super) fn new(all: usize, each: usize, most: usize, most_of_all: usize) -> Self {
         Self(Arc::new(Inner {
             all: Arc::new(Semaphore::new(all)),
             each,
             most,
+            most_of_all,
             line: Mutex::default(),
         }))
     }
 
-    /// Takes one in line; `None` where too many of its address are.
+    /// Takes one in line; `None` where too many of its address are, or too many in all.
     pub(super) fn stand(&self, from: IpAddr) -> Option<InLine> {
         let inner = &self.0;
         let mut line = inner.line();
-        let places = || (0, Arc::new(Semaphore::new(inner.each)));
-        let (count, places) = line.entry(from).or_insert_with(places);
-        if *count >= inner.most {
+        let known = line.of.get(&from).map_or(0, |(count, _)| *count);
+        if known >= inner.most || line.count >= inner.most_of_all {
             return None;
         }
+        line.count += 1;
+        let places = || (0, Arc::new(Semaphore::new(inner.each)));
+        let (count, places) = line.of.entry(from).or_insert_with(places);
         *count += 1;
+        let places = Arc::clone(places);
+        drop(line);
         Some(InLine {
             inner: Arc::clone(inner),
             from,
-            places: Arc::clone(places),
+            places,
         })
     }
 }
@@ -80,10 +93,11 @@ impl InLine {
 impl Drop for InLine {
     fn drop(&mut self) {
         let mut line = self.inner.line();
-        if let Some((count, _)) = line.get_mut(&self.from) {
+        line.count -= 1;
+        if let Some((count, _)) = line.of.get_mut(&self.from) {
             *count -= 1;
             if *count == 0 {
-                line.remove(&self.from);
+                line.of.remove(&self.from);
             }
         }
     }
@@ -107,7 +121,7 @@ mod tests {
 
     #[tokio::test]
     async fn one_address_leaves_places_to_others_and_its_line_ends() {
-        let places = Places::new(3, 2, 4);
+        let places = Places::new(3, 2, 4, 6);
         let [a, b, c] = [1, 2, 3].map(|n| IpAddr::from([10, 0, 0, n]));
         let crowd: Vec<InLine> = (0..4).map(|_| places.stand(a).unwrap()).collect();
         assert!(places.stand(a).is_none(), "the line is full");
@@ -118,11 +132,12 @@ mod tests {
         let _third = at_once(&other).await.unwrap();
         let last = places.stand(c).unwrap();
         assert!(at_once(&last).await.is_none(), "three in all");
+        assert!(places.stand(c).is_none(), "six in line");
         drop(first);
         assert!(at_once(&last).await.is_some());
         drop((crowd, other, last));
         assert!(
-            places.0.line().is_empty(),
+            places.0.line().of.is_empty() && places.0.line().count == 0,
             "nothing is kept of who has left"
         );
     }

@@ -5,6 +5,7 @@
 //! expression ([`expr`]). What a tap lost because this process was late is counted and said. It does not attach programs and
 //! prints nothing: [`Recorder::turn`] is one turn of the caller's loop.
 
+mod ahead;
 mod behind;
 pub mod expr;
 mod facts;

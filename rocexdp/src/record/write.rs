@@ -4,7 +4,7 @@
 //! or, of whole packets, some ms, while a file of 512 MiB takes 0.7 s and more. Packets may be anybody's data: only the owner can read a file.
 
 use std::{
-    collections::VecDeque,
+    collections::BTreeMap,
     fs::{self, File},
     io,
     os::unix::fs::OpenOptionsExt as _,
@@ -17,6 +17,7 @@ use rocexdp_common::maps::EGRESS;
 use rocexdp_observe::capture::{LinkType, PcapngWriter};
 
 use super::{
+    ahead::Ahead,
     behind::{self, Behind, Progress},
     ring::{Cursor, Mark, Ring, Stored},
 };
@@ -87,8 +88,10 @@ pub struct Writing {
     offset: i128,
     /// Where each ring is read on.
     marks: Vec<Mark>,
-    /// Of each ring, in its order: number of the record, and comment.
-    comments: Vec<VecDeque<(u64, String)>>,
+    /// What was read of each and not written yet.
+    ahead: Vec<Ahead>,
+    /// Of each ring: number of the record, and comment.
+    comments: Vec<BTreeMap<u64, String>>,
     packets: u64,
     first_ns: Option<u64>,
     stored: Stored,
@@ -119,11 +122,11 @@ impl Writing {
             .mode(0o600)
             .open(&part)
             .with_context(what)?;
-        let mut comments = vec![VecDeque::new(); rings.len()];
+        let mut comments = vec![BTreeMap::new(); rings.len()];
         let trigger_ns = first.map_or(0, |t| t.time_ns);
         for trigger in span.triggers {
             if let Some(of_source) = comments.get_mut(trigger.source) {
-                of_source.push_back((trigger.number, trigger.comment));
+                of_source.insert(trigger.number, trigger.comment);
             }
         }
         let (behind, progress) = behind::start(file)
@@ -141,6 +144,7 @@ impl Writing {
             trigger_ns,
             offset,
             marks: vec![Mark::default(); rings.len()],
+            ahead: rings.iter().map(|_| Ahead::default()).collect(),
             comments,
             packets: 0,
             first_ns: None,
@@ -227,34 +231,34 @@ impl Writing {
             .map(|(ring, mark)| ring.resume(*mark))
             .collect();
         let (mut all, mut spent) = (false, 0);
+        let mut looks = PIECE / BESIDE;
         while spent < PIECE {
             spent += BESIDE;
-            // The earliest of all interfaces, each of which is in order.
-            let next = cursors
+            let sources = self.ahead.iter_mut().zip(&mut cursors);
+            let known = sources
+                .map(|(ahead, cursor)| ahead.fill(cursor, self.from_ns, &mut looks))
+                .fold(true, |all, one| all & one);
+            if !known {
+                break;
+            }
+            // The earliest of all interfaces.
+            let next = self
+                .ahead
                 .iter()
                 .enumerate()
-                .filter_map(|(source, cursor)| Some((cursor.peek_time()?, source)))
+                .filter_map(|(source, ahead)| Some((ahead.first_time()?, source)))
                 .min()
                 .filter(|(time_ns, _)| *time_ns <= self.to_ns);
             let Some((time_ns, source)) = next else {
                 all = true;
                 break;
             };
-            let Some(cursor) = cursors.get_mut(source) else {
+            let Some(ahead) = self.ahead.get_mut(source) else {
                 break;
             };
-            if time_ns < self.from_ns {
-                cursor.skip();
-                continue;
-            }
-            cursor.next_into(&mut self.stored);
-            let number = self.stored.number;
-            let mut trigger = None;
-            if let Some(comments) = self.comments.get_mut(source) {
-                // Those of records that made room before they were written.
-                while comments.pop_front_if(|(n, _)| *n < number).is_some() {}
-                trigger = comments.pop_front_if(|(n, _)| *n == number);
-            }
+            ahead.take(&mut self.stored);
+            let comments = self.comments.get_mut(source);
+            let trigger = comments.and_then(|comments| comments.remove(&self.stored.number));
             let wire_len = frame_of(&self.stored, &mut self.frame);
             spent += self.frame.len();
             let direction = (self.stored.head.queue == EGRESS).then_some("sent");
@@ -264,10 +268,7 @@ impl Writing {
                 i64::try_from(wall).unwrap_or(0),
                 wire_len,
                 &self.frame,
-                trigger
-                    .iter()
-                    .map(|(_, text)| text.as_str())
-                    .chain(direction),
+                trigger.iter().map(String::as_str).chain(direction),
             )?;
             self.first_ns = self.first_ns.or(Some(time_ns));
             self.packets += 1;
@@ -358,6 +359,8 @@ mod tests {
         assert_eq!(stamp(1_796_043_599_999_999_999), "20261130T125959.999Z");
     }
 
+    const MS: u64 = 1_000_000;
+
     /// Two rings with a packet in turn; a ring goes on while its file is written.
     #[test]
     fn each_trigger_is_at_its_packet_while_the_oldest_make_room() {
@@ -369,7 +372,7 @@ mod tests {
             for _ in 0..count {
                 let source = (next % 2) as usize;
                 let head = TapHead {
-                    time_ns: next,
+                    time_ns: next * MS,
                     wire_len: 100,
                     ..TapHead::default()
                 };
@@ -378,7 +381,7 @@ mod tests {
                     triggers.push(Trigger {
                         source,
                         number,
-                        time_ns: next,
+                        time_ns: next * MS,
                         comment: format!("number {next}."),
                     });
                 }
@@ -388,8 +391,8 @@ mod tests {
         };
         let end = push(&mut rings, &mut triggers, 100_000);
         let span = Span {
-            from_ns: 10_001,
-            to_ns: end - 1,
+            from_ns: 10_001 * MS,
+            to_ns: (end - 1) * MS,
             triggers: triggers.clone(),
         };
         let names = ["one".to_owned(), "two".to_owned()];
@@ -397,6 +400,7 @@ mod tests {
             let [a, b] = &rings;
             Writing::start(place.path(), span, &[a, b], &names, "").unwrap()
         };
+        let offset = writing.offset;
         let until = std::time::Instant::now() + Duration::from_secs(60);
         let mut steps = 0;
         let written = loop {
@@ -417,9 +421,18 @@ mod tests {
             .skip(1)
             .map(|rest| rest.split('.').next().unwrap().parse().unwrap())
             .collect();
-        let first = end - written.packets;
-        let expected: Vec<u64> = (first..end).filter(|n| n % 1000 < 2).collect();
+        let mut reader = rocexdp_observe::capture::Reader::open(&written.path).unwrap();
+        let mut numbers = Vec::new();
+        while let Some(packet) = reader.next().unwrap() {
+            let ns = i128::from(packet.time_ns) - offset;
+            numbers.push((ns + i128::from(MS / 2)).div_euclid(i128::from(MS)) as u64);
+        }
+        assert_eq!(numbers.len() as u64, written.packets);
+        assert!(numbers.is_sorted() && numbers.last() == Some(&(end - 1)));
+        // Each comment is of a packet that is there, in its order; what made room is not.
+        let expected: Vec<u64> = numbers.iter().copied().filter(|n| n % 1000 < 2).collect();
         assert_eq!(found, expected);
+        let first = numbers[0];
         assert!(first >= 10_001 && found.len() > 100, "{first}");
         let mode = std::os::unix::fs::MetadataExt::mode(&fs::metadata(&written.path).unwrap());
         assert_eq!(mode & 0o777, 0o600);

@@ -9,6 +9,7 @@ use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 use super::{
     filter::Filter,
+    heard::Told,
     heat::{HEATS, Heat},
     history::Histories,
 };
@@ -30,7 +31,9 @@ const MOST_FILTER: usize = 200;
 pub struct Update {
     /// What changed.
     pub rates: Vec<IfaceRates>,
-    /// In words.
+    /// Events that came in it.
+    pub told: Vec<Told>,
+    /// What the counters tell, in words.
     pub news: Vec<News>,
     /// When it ended.
     pub time: SystemTime,
@@ -182,6 +185,9 @@ impl App {
 
     /// Takes an interval.
     pub fn take(&mut self, update: Update) {
+        for told in update.told {
+            self.say(told.time, told.level, told.text);
+        }
         for news in update.news {
             self.say(update.time, news.level, news.text);
         }

@@ -6,6 +6,7 @@
 pub mod app;
 mod draw;
 mod filter;
+mod heard;
 mod heat;
 mod history;
 pub mod lab;
@@ -29,9 +30,13 @@ use ratatui::{
     crossterm::event::{self, Event, KeyEventKind},
 };
 
-use self::app::{Action, App, Update};
+use self::{
+    app::{Action, App, Update},
+    heard::Listening,
+};
 use crate::{
-    live::{Snapshot, news::Level, news::Newsroom, rates},
+    control::events::Heard,
+    live::{Role, Snapshot, news::Level, news::Newsroom, rates},
     process::Cancel,
 };
 
@@ -45,6 +50,8 @@ pub struct Options {
     pub interval: Duration,
     /// Told in the events pane at the start: what can't be seen, what was attached.
     pub notes: Vec<String>,
+    /// The events of the interfaces.
+    pub events: Receiver<Heard>,
 }
 
 /// Whether there is a terminal to draw on and to take keys from.
@@ -77,9 +84,10 @@ pub fn run(
     let (tell, updates) = sync_channel(1);
     let looker = {
         let (interval, stop) = (Arc::clone(&interval), Arc::clone(&stop));
+        let events = options.events;
         thread::Builder::new()
             .name("sampler".to_owned())
-            .spawn(move || looking(first, look, &interval, &stop, &tell))
+            .spawn(move || looking(first, look, &events, &interval, &stop, &tell))
             .context("starting a thread")?
     };
     let colour = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
@@ -110,11 +118,13 @@ fn millis(time: Duration) -> u64 {
 fn looking(
     mut before: Snapshot,
     mut look: impl FnMut() -> Snapshot,
+    events: &Receiver<Heard>,
     interval: &AtomicU64,
     stop: &AtomicBool,
     tell: &SyncSender<Update>,
 ) {
     let mut newsroom = Newsroom::default();
+    let mut listening = Listening::default();
     let mut next = Instant::now();
     while !stop.load(Ordering::Acquire) {
         next += Duration::from_millis(interval.load(Ordering::Relaxed));
@@ -131,9 +141,17 @@ fn looking(
         let begun = Instant::now();
         let after = look();
         let rates = rates(&before, &after);
-        let news = newsroom.take(&rates);
+        let told = listening.take(events.try_iter(), after.time);
+        let mut news = newsroom.take(&rates);
+        news.retain(|news| {
+            let of = rates.iter().find(|rates| *rates.iface == *news.iface);
+            let source = of.and_then(|rates| rates.source.as_ref());
+            let monitor = source.is_some_and(|source| source.role == Role::Monitor);
+            !listening.leaves(&news.iface, news.kind, monitor)
+        });
         let mut update = Update {
             rates,
+            told,
             news,
             time: after.time,
             cost: begun.elapsed(),

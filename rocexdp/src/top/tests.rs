@@ -100,6 +100,7 @@ fn update(rows: Vec<Row>) -> Update {
             nic: Vec::new(),
             blind_spots: vec!["eth0: nothing is seen of hardware".to_owned()],
         }],
+        told: Vec::new(),
         news: Vec::new(),
         time: SystemTime::UNIX_EPOCH + Duration::from_secs(45_296),
         cost: Duration::ZERO,

@@ -354,7 +354,7 @@ impl Datagrams {
     async fn receive(&self) -> (Qpn, IpAddr) {
         let (mut received, mut last) = (0, None);
         while received < COUNT {
-            let cqe = timeout(LIMIT, self.qp.completion()).await.unwrap();
+            let cqe = timeout(LIMIT, self.qp.completion()).await.unwrap().unwrap();
             if cqe.opcode != Kind::Recv {
                 continue;
             }

@@ -166,7 +166,10 @@ pub const CRATES: &[Crate] = &[
             ("lab", &["loader", "net", "sys", "xsk", "out", "process"]),
             ("view", &["control", "lab", "live"]),
             ("metrics", &["control", "live", "nic", "out", "pfc", "view"]),
-            ("top", &["lab", "live", "out", "process", "view"]),
+            (
+                "top",
+                &["control", "events", "lab", "live", "out", "process", "view"],
+            ),
             ("demo", &["control", "lab", "view"]),
             ("bench", &["control", "lab", "view"]),
             (

@@ -219,7 +219,7 @@ impl<'a> Transfer<'a> {
                     exchange.parse(&body).with_context(|| self.ends.to_string())?;
                     bail!("{}: an answer before the copy is complete", self.ends);
                 }
-                cqe = self.qp.completion() => self.completed(&cqe)?,
+                cqe = self.qp.completion() => self.completed(&cqe?)?,
                 part = filled.recv(), if reading => match part {
                     Some(part) => self.post(part)?,
                     None => reading = false,
