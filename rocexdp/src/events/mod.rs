@@ -389,6 +389,23 @@ mod tests {
     }
 
     #[test]
+    fn every_kind_that_the_transport_raises_has_its_name() {
+        use rocexdp_proto::Event as Transport;
+        let qpn = Qpn::new(5);
+        for event in [
+            Transport::LastWqeReached { qpn },
+            Transport::SqDrained { qpn },
+            Transport::CommunicationEstablished { qpn },
+        ] {
+            let event = Event::of_node("eth0", &NodeEvent::Qp(event));
+            assert!(KINDS.contains(&event.kind.as_str()), "{}", event.kind);
+        }
+        for kind in ["cq_overflow", "srq_limit_reached"] {
+            assert!(KINDS.contains(&kind));
+        }
+    }
+
+    #[test]
     fn exhausted_retries_have_kinds_of_their_own() {
         let kind = |status| {
             let qpn = Qpn::new(5);
