@@ -13,6 +13,7 @@ pub fn run(args: Vec<String>) -> Result<()> {
         Some((name, rest)) if name == "xdp" => xdp(rest),
         Some((name, rest)) if name == "pcap" => pcap(rest),
         Some((name, rest)) if name == "proto" => proto(rest),
+        Some((name, rest)) if name == "interop" => interop(rest),
         _ => product::bench(args),
     }
 }
@@ -68,5 +69,19 @@ fn proto(args: &[String]) -> Result<()> {
             "--",
         ])
         .args(args);
+    sh::run(&mut cargo)
+}
+
+/// rocexdp beside the kernel's Soft-RoCE in one virtual machine (`tests/benches/beside.rs`), which is only driven from here: what is measured
+/// is the binary.
+fn interop(args: &[String]) -> Result<()> {
+    let binary = product::build(product::Profile::Release)?;
+    let mut cargo = sh::cargo();
+    cargo
+        .args(["bench", "--profile", "dev", "--package", "rocexdp-tests"])
+        .args(["--bench", "beside", "--"])
+        .args(args)
+        .env("ROCEXDP_BIN", binary);
+    sh::programs_as_root(&mut cargo, "a virtual machine with a tap")?;
     sh::run(&mut cargo)
 }

@@ -67,7 +67,7 @@ enum Task {
         #[arg(long)]
         full: bool,
     },
-    /// Build, then measure (as root but for `pcap` and `proto`): `xdp` the XDP program, `pcap` the analysis of captures, `proto` the transport; otherwise `rocexdp bench ARGS`, RDMA against plain AF_XDP
+    /// Build, then measure (as root but for `pcap` and `proto`): `xdp` the XDP program, `pcap` the analysis of captures, `proto` the transport, `interop` rocexdp beside the kernel's Soft-RoCE in a virtual machine; otherwise `rocexdp bench ARGS`, RDMA against plain AF_XDP
     Bench {
         /// What to measure, or arguments for `rocexdp bench`
         #[arg(

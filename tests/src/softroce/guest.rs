@@ -82,6 +82,19 @@ impl Guest {
     /// # Errors
     /// What this machine lacks: a program, a package.
     pub fn boot(kernel: Kernel, netns: &str, nic: &str) -> Result<Self, String> {
+        Self::boot_with(kernel, netns, nic, &[])
+    }
+
+    /// The same with `more` options of `run-peer.sh`.
+    ///
+    /// # Errors
+    /// As [`Self::boot`].
+    pub fn boot_with(
+        kernel: Kernel,
+        netns: &str,
+        nic: &str,
+        more: &[&str],
+    ) -> Result<Self, String> {
         let built = Command::new(script("build-image.sh"))
             .args(["--kernel", kernel.name()])
             .output()
@@ -102,6 +115,7 @@ impl Guest {
             .arg(NAME)
             .args(["--kernel", kernel.name(), "--netns", netns, "--nic", nic])
             .args(["--timeout", "300"])
+            .args(more)
             .env("SOFTROCE_RUN", guest.place.path())
             .output()
             .unwrap();

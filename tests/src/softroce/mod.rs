@@ -10,10 +10,12 @@
 mod capture;
 mod channel;
 mod guest;
+pub mod inside;
 mod site;
 mod vsh;
 
 pub use capture::{Capture, Report};
 pub use guest::{Guest, Kernel, Task};
+pub use inside::Inside;
 pub use site::{NEAR_TAP, Site};
 pub use vsh::{Answer, Vsh, Wc, pattern};
