@@ -310,14 +310,14 @@ fn ask(lab: &str, request: &Request) -> Result<Answer, Error> {
 
 /// A lab that is kept.
 enum Kept {
-    Wire(Lab),
-    Switched(SwitchedLab),
+    Wire(Box<Lab>),
+    Switched(Box<SwitchedLab>),
 }
 
 impl Kept {
     fn up(order: Order) -> Result<Self, Error> {
         match order {
-            Order::Wire(config) => Lab::up(config).map(Self::Wire),
+            Order::Wire(config) => Lab::up(config).map(|lab| Self::Wire(Box::new(lab))),
             Order::Switched(config) => {
                 let making = Error::step("listing the lab's namespaces");
                 let list = list_path(&config.name);
@@ -328,7 +328,7 @@ impl Kept {
                 if lab.is_err() {
                     let _ = fs::remove_file(list);
                 }
-                lab.map(Self::Switched)
+                lab.map(|lab| Self::Switched(Box::new(lab)))
             }
         }
     }

@@ -192,3 +192,77 @@ impl Host for Station {
         self.nics.iter().filter_map(Nic::wakes_at).min()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use rocexdp_sim::topology::HostId;
+
+    use super::{
+        super::frame::{Arrival, Reader},
+        *,
+    };
+
+    /// A frame of this priority, by its VLAN tag, and length.
+    fn frame(priority: u8, len: usize) -> Frame {
+        let mut bytes = vec![0; len];
+        bytes[12..14].copy_from_slice(&[0x81, 0]);
+        bytes[14] = priority << 5;
+        let reader = Reader::new([([0; 6], (HostId(0), PortId(0)))], [0; 64]);
+        match reader.read(bytes) {
+            Arrival::Frame(frame) => frame,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn sent(station: &mut Station, now: Picos) -> Vec<u8> {
+        let next = || station.poll_transmit(now, PortId(0));
+        std::iter::from_fn(next)
+            .map(|frame| frame.priority())
+            .collect()
+    }
+
+    #[test]
+    fn frames_leave_in_order_but_for_those_that_are_paused() {
+        let mut station = Station::new(1);
+        let until = Picos::from_micros(10);
+        station.pause(Picos::ZERO, PortId(0), 3, until);
+        for priority in [3, 0, 3, 6] {
+            station.nics[0].send(frame(priority, 100));
+        }
+        assert_eq!(sent(&mut station, Picos::ZERO), [0, 6]);
+        assert_eq!(station.poll_timeout(), Some(until));
+        station.handle_timeout(until);
+        assert_eq!(sent(&mut station, until), [3, 3]);
+        assert_eq!(station.poll_timeout(), None);
+        assert_eq!(station.nics[0].counters.waiting, 0);
+        assert_eq!(station.nics[0].counters.waiting_max, 400);
+    }
+
+    #[test]
+    fn a_pause_without_end_is_ended_by_a_resume_and_both_are_told() {
+        let mut station = Station::new(1);
+        station.pause(Picos::ZERO, PortId(0), 3, Picos::MAX);
+        station.nics[0].send(frame(3, 100));
+        assert!(sent(&mut station, Picos::from_micros(1)).is_empty());
+        assert_eq!(station.poll_timeout(), None);
+        let now = Picos::from_micros(2);
+        station.pause(now, PortId(0), 3, now);
+        assert_eq!(sent(&mut station, now), [3]);
+        let spans: Vec<_> = station.nics[0].news.iter().map(|news| news.span).collect();
+        assert_eq!(spans, [Picos::MAX, Picos::ZERO]);
+        assert_eq!(station.nics[0].counters.pauses_received, 1);
+    }
+
+    #[test]
+    fn what_finds_no_room_is_counted() {
+        let mut station = Station::new(1);
+        for _ in 0..TRANSMIT_LIMIT / 4096 + 3 {
+            station.nics[0].send(frame(0, 4096));
+        }
+        assert_eq!(station.nics[0].counters.tx_full, 3);
+        for _ in 0..RECEIVE_LIMIT + 2 {
+            station.receive(Picos::ZERO, PortId(0), frame(0, 64));
+        }
+        assert_eq!(station.nics[0].counters.rx_full, 2);
+    }
+}
