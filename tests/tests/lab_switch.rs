@@ -282,7 +282,7 @@ fn simulated(topology: &str, senders: u32, between: [u64; 2]) -> Vec<f64> {
         };
         (0..senders as u16).map(of).collect()
     };
-    let [from, to] = between.map(|second| bytes_at(second));
+    let [from, to] = between.map(&mut bytes_at);
     let time = (between[1] - between[0]) as f64;
     from.iter()
         .zip(to)
