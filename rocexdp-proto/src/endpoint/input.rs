@@ -145,6 +145,8 @@ impl Endpoint {
 
     /// The time of [`Endpoint::poll_timeout`] may have come.
     pub fn handle_timeout(&mut self, now: Timestamp) {
+        // Those that are over are so for who asks next.
+        let _ = self.pauses.bits(now);
         while let Some(entry) = self.timers.pop_due(now) {
             let (_, slot, kind) = entry;
             let Some(qp) = qp_at(&mut self.qps, slot) else {
@@ -154,11 +156,15 @@ impl Endpoint {
             if !self.timers.is_due(&mut qp.timers, now, entry) {
                 continue;
             }
+            let mut put_off = None;
             match kind {
                 TimerKind::Ack | TimerKind::Rnr => {
-                    let ours = kind == TimerKind::Ack && self.put_off(now, slot);
-                    if let Some(qp) = qp_at(&mut self.qps, slot).filter(|_| !ours) {
-                        qp.handle_timeout(now);
+                    if kind == TimerKind::Ack {
+                        put_off = self.pauses.excuse(now, qp.priority, qp.paused_mark);
+                    }
+                    match put_off {
+                        Some((time, _)) => qp.send.put_off(time),
+                        None => qp.handle_timeout(now),
                     }
                 }
                 TimerKind::Pace => qp.waiting.pace = false,
@@ -168,6 +174,11 @@ impl Endpoint {
                 }
             }
             self.settle(slot);
+            if let Some((_, mark)) = put_off
+                && let Some(qp) = qp_at(&mut self.qps, slot)
+            {
+                qp.paused_mark = mark;
+            }
         }
     }
 

@@ -163,13 +163,16 @@ impl Endpoint {
             .min()
     }
 
+    /// Bits of the priorities that something waits in.
+    fn waiting(&self) -> u8 {
+        let cnps = u8::from(!self.cnps.is_empty()) << (self.cnp_priority & 7);
+        self.senders.waiting() | self.acks.waiting() | cnps
+    }
+
     /// Whether [`Endpoint::poll_transmit`] may have a packet; false: it has none until something else happens.
     #[must_use]
     pub fn has_packets(&self) -> bool {
-        !self.cnps.is_empty()
-            || self.acks.waiting() != 0
-            || self.senders.waiting() != 0
-            || self.handed.is_some()
+        self.waiting() & !self.pauses.paused() != 0 || self.handed.is_some()
     }
 
     /// The oldest event not taken yet.

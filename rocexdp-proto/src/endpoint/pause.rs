@@ -11,9 +11,9 @@
 
 use core::time::Duration;
 
+use super::Endpoint;
 use super::traffic::PRIORITIES;
-use super::{Endpoint, qp_at};
-use crate::time::{Timestamp, nanos};
+use crate::time::{Rate, Timestamp, nanos};
 
 /// Bits of a pause quantum.
 const QUANTUM_BITS: u64 = 512;
@@ -22,7 +22,7 @@ const LOOK_AGAIN: Duration = Duration::from_micros(100);
 
 /// How long `quanta` of a pause frame last on a link of this rate: 512 bit times each.
 #[must_use]
-pub fn pause_time(quanta: u16, rate: crate::time::Rate) -> Duration {
+pub fn pause_time(quanta: u16, rate: Rate) -> Duration {
     let bits = u128::from(quanta) * u128::from(QUANTUM_BITS) * 1_000_000_000;
     let ns = bits.checked_div(u128::from(rate.as_bps())).unwrap_or(0);
     Duration::from_nanos(u64::try_from(ns).unwrap_or(u64::MAX))
@@ -76,6 +76,11 @@ impl Pauses {
         if now >= self.next {
             self.expire(now);
         }
+        self.bits
+    }
+
+    /// Those that were paused when last looked at.
+    pub(super) fn paused(&self) -> u8 {
         self.bits
     }
 
@@ -153,13 +158,13 @@ impl Pauses {
         (p.map_or(0, |p| p.before) >> 10) as u32
     }
 
-    /// By how much a timer that is due, and was set at `mark`, is to be put off; the mark moves on. `None`: nothing was paused.
+    /// By how much a timer that is due, and was set at `mark`, is to be put off, and its mark then. `None`: nothing was paused.
     pub(super) fn excuse(
         &mut self,
         now: Timestamp,
         priority: u8,
-        mark: &mut u32,
-    ) -> Option<Duration> {
+        mark: u32,
+    ) -> Option<(Duration, u32)> {
         let paused = self.bits(now) & 1 << (priority & 7) != 0;
         let state = self.state(now, priority);
         let mut total = nanos(state.paused);
@@ -174,9 +179,9 @@ impl Pauses {
         }
         let units = (total >> 10) as u32;
         // As a difference that may be negative: a pause that ended early was counted to its end.
-        let since = units.wrapping_sub(*mark) as i32;
-        *mark = units;
-        (since > 0).then(|| Duration::from_nanos(u64::from(since.unsigned_abs()) << 10))
+        let since = units.wrapping_sub(mark) as i32;
+        let time = Duration::from_nanos(u64::from(since.unsigned_abs()) << 10);
+        (since > 0).then_some((time, units))
     }
 }
 
@@ -197,24 +202,6 @@ impl Endpoint {
     /// Whether something that could leave is held back by a pause: an end of it that is told is news, then.
     #[must_use]
     pub fn is_held(&mut self, now: Timestamp) -> bool {
-        let mut waiting = self.senders.waiting() | self.acks.waiting();
-        if !self.cnps.is_empty() {
-            waiting |= 1 << (self.cnp_priority & 7);
-        }
-        self.pauses.bits(now) & waiting != 0
-    }
-
-    /// Puts off a QP's ACK timer that is due, if its own sending was paused. True if so.
-    pub(super) fn put_off(&mut self, now: Timestamp, slot: u32) -> bool {
-        let Some(qp) = qp_at(&mut self.qps, slot) else {
-            return false;
-        };
-        match self.pauses.excuse(now, qp.priority, &mut qp.paused_mark) {
-            Some(time) => {
-                qp.send.put_off(time);
-                true
-            }
-            None => false,
-        }
+        self.pauses.bits(now) & self.waiting() != 0
     }
 }

@@ -212,7 +212,7 @@ impl SendState {
         self.selective = Some(Box::new(sender));
         self.answers = Some(Box::new(answers));
         // Several READ requests are on their way at once, so that one that is lost is overtaken by others.
-        self.read_chunk = (self.cap / 16).clamp(1, MAX_SELECTIVE_CHUNK);
+        self.read_chunk = (self.cap / 8).clamp(1, MAX_SELECTIVE_CHUNK);
     }
 
     /// Another initiator depth.

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use rocexdp_proto::drive::{self, FrameIo};
 use rocexdp_proto::ids::{PathMtu, Psn, Qpn, RKey, WrId, gid_from_ipv4};
 use rocexdp_proto::mem::{Access, Memory, MemoryFault, Segment};
+use rocexdp_proto::time::Timestamp;
 use rocexdp_proto::verbs::{CompletionQueue, CqeOpcode, PostError, RecvWr, SendOp, SendWr, Status};
 use rocexdp_proto::wire::{Frags, Head, IcrcSeen, Packet as Parsed, Path, RxMeta, Transmit};
 use rocexdp_proto::{
@@ -222,10 +223,7 @@ impl RcHost {
             let memory: Arc<dyn Memory> = Arc::new(NoBytes(MEMORY));
             let access = Access::REMOTE_WRITE | Access::REMOTE_READ;
             let region = endpoint.register_memory(Arc::clone(&memory), 0, access);
-            let mut priorities = [0; 64];
-            for (dscp, priority) in priorities.iter_mut().enumerate() {
-                *priority = (dscp >> 3) as u8;
-            }
+            let priorities = endpoint.config().classes.priority_of_dscp;
             Nic {
                 endpoint,
                 io: Io {
@@ -528,7 +526,13 @@ impl Host for RcHost {
     }
 
     fn pause(&mut self, now: Picos, nic: PortId, priority: u8, until: Picos) {
-        let _ = (now, nic, priority, until);
+        let nic = self.nic_mut(nic);
+        let end = match until {
+            Picos::MAX => Timestamp::MAX,
+            // Never early.
+            until => Timestamp::from_nanos(until.0.div_ceil(1_000)),
+        };
+        nic.endpoint.handle_pause(now.timestamp(), priority, end);
     }
 
     fn handle_timeout(&mut self, now: Picos) {

@@ -27,10 +27,15 @@ impl SendState {
         self.on_wire() + 1 >= u64::from(self.window)
     }
 
-    /// Whether so many response packets more may be asked for.
+    /// Whether so many response packets more may be asked for. With selective repeat the last request may reach beyond the window:
+    /// so it is asked for while there is time left to find out that the request was lost.
     pub(crate) fn has_room_for(&self, responses: u32) -> bool {
         let due = self.responses_due();
-        due == 0 || due + u64::from(responses) <= u64::from(self.window)
+        let reach = match self.selective {
+            Some(_) => due + 1,
+            None => due + u64::from(responses),
+        };
+        due == 0 || reach <= u64::from(self.window)
     }
 
     /// Whether packet `number` asks for an answer by its place alone. Under a controller's window they ask more often, so that

@@ -198,3 +198,64 @@ fn an_acknowledged_window_leaves_nothing_behind() {
     );
     assert!(r.s.lost.is_empty());
 }
+
+#[test]
+fn what_leaves_seldom_is_found_lost_by_the_next_one_that_arrives() {
+    let mut r = Rig::new(1, 0);
+    r.send(0);
+    r.arrive(0, &[0]);
+    for p in 1..4 {
+        r.now += 5_000;
+        r.send(p);
+    }
+    // Packet 1 is lost, and lost again.
+    assert_eq!(r.arrive(0, &[2]).lost, 1);
+    assert_eq!(r.lost(), [1]);
+    r.now += 5_000;
+    r.send(5);
+    assert_eq!(r.arrive(0, &[5]).lost, 2, "3 and the retransmission, 4");
+    assert_eq!(r.lost(), [3, 1]);
+}
+
+#[test]
+fn what_was_overtaken_by_little_is_lost_once_its_round_trip_has_passed() {
+    let mut r = Rig::new(1, 0);
+    let at = |p: &Rig| Timestamp::from_nanos(p.now);
+    for n in 0..50 {
+        r.send(n);
+        r.now += 9_900;
+        r.arrive(0, &[n as u32]);
+    }
+    r.send(50);
+    let left = at(&r);
+    r.send(51);
+    r.now += 9_800;
+    assert_eq!(r.arrive(0, &[51]).lost, 0, "100 ns later");
+    let due = r.s.deadline().unwrap();
+    let wait = due.saturating_since(left);
+    assert!(
+        (Duration::from_micros(11)..Duration::from_micros(12)).contains(&wait),
+        "a round trip, and an eighth: {wait:?}"
+    );
+    r.una = 50;
+    assert!(!r.s.probe(50, due.saturating_sub(Duration::from_nanos(1))));
+    assert!(r.s.probe(50, due));
+    assert_eq!(r.lost(), [50]);
+}
+
+#[test]
+fn a_path_that_reorders_over_time_gets_that_time() {
+    let mut r = Rig::new(1, 0);
+    r.send(0);
+    r.arrive(0, &[0]);
+    for p in 1..6 {
+        r.now += 5_000;
+        r.send(p);
+    }
+    assert_eq!(r.arrive(0, &[2]).lost, 1);
+    assert_eq!(r.arrive(0, &[1]).spurious, 1);
+    assert_eq!(r.lost(), []);
+    // As much later is no loss now; more is.
+    assert_eq!(r.arrive(0, &[4]).lost, 0);
+    assert_eq!(r.arrive(0, &[5]).lost, 1);
+}
