@@ -9,11 +9,14 @@
 #include <errno.h>
 #include <infiniband/verbs.h>
 #include <inttypes.h>
+#include <net/if.h>
+#include <netinet/in.h>
 #include <poll.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -29,6 +32,8 @@ struct buf { char name[32]; uint8_t *p; size_t len; struct ibv_mr *mr; };
 struct qp { char name[32]; struct ibv_qp *qp; enum ibv_qp_type type; uint32_t qkey; };
 struct ah { char name[32]; struct ibv_ah *ah; };
 struct mw { char name[32]; struct ibv_mw *mw; };
+/* What holds the interface's membership in multicast groups: rxe itself joins none. */
+static int member4 = -1, member6 = -1;
 static struct buf bufs[MAX];
 static struct qp qps[MAX];
 static struct ah ahs[MAX];
@@ -379,6 +384,42 @@ static void cmd_ah(void)
 	ok("ah %s", h->name);
 }
 
+/* Attaches a UD QP to a group. rxe (rxe_mcast.c) takes what the IP layer lets through to UDP port 4791, so the interface joins too,
+ * as rdma_cm does for its programs (cma.c, cma_iboe_join_multicast). */
+static void cmd_join(int leave)
+{
+	struct qp *q = find_qp(arg(0));
+	union ibv_gid g;
+	if (!q || !parse_gid(opt("gid"), &g)) {
+		err("usage: join|leave QP gid=GROUP");
+		return;
+	}
+	int r = leave ? ibv_detach_mcast(q->qp, &g, 0) : ibv_attach_mcast(q->qp, &g, 0);
+	if (r) {
+		err("multicast group: %s", strerror(r));
+		return;
+	}
+	unsigned dev = if_nametoindex(opt("dev") ? opt("dev") : "eth0");
+	/* A group that the socket is in already is no failure: several QPs may be. The last word on leaving is the shell's end. */
+	if (!leave && is_v4(&g)) {
+		struct ip_mreqn m = {.imr_ifindex = dev};
+		memcpy(&m.imr_multiaddr, g.raw + 12, 4);
+		if (member4 < 0)
+			member4 = socket(AF_INET, SOCK_DGRAM, 0);
+		r = setsockopt(member4, IPPROTO_IP, IP_ADD_MEMBERSHIP, &m, sizeof m);
+	} else if (!leave) {
+		struct ipv6_mreq m = {.ipv6mr_interface = dev};
+		memcpy(&m.ipv6mr_multiaddr, g.raw, 16);
+		if (member6 < 0)
+			member6 = socket(AF_INET6, SOCK_DGRAM, 0);
+		r = setsockopt(member6, IPPROTO_IPV6, IPV6_JOIN_GROUP, &m, sizeof m);
+	}
+	if (r && errno != EADDRINUSE)
+		err("membership: %s", strerror(errno));
+	else
+		ok("%s %s", leave ? "leave" : "join", q->name);
+}
+
 static int get_sge(struct qp **q, struct buf **b, struct ibv_sge *s, int atomic)
 {
 	*q = find_qp(arg(0));
@@ -646,6 +687,7 @@ static const char help[] =
 	"# connect QP qpn= gid=ADDR [spsn=] [rpsn=] [mtu=1024] [timeout=14] [retry=7] [rnr=7] [rnrtimer=12]\n"
 	"#            [rd=16] [drd=16] [access=lrwa] [sgid=I] [hop=64] [tc=] [fl=] [qkey=]   (UD: only spsn= qkey=)\n"
 	"# ah NAME gid=ADDR                         address handle for UD\n"
+	"# join|leave QP gid=GROUP [dev=eth0]       a UD QP and a multicast group; send to one: qpn=0xffffff\n"
 	"# recv QP [BUF OFF LEN] [id=] [n=]\n"
 	"# send QP [BUF OFF LEN] [imm=|inv=RKEY] [se=1] [inline=1] [sig=0] [id=] [n=]   (UD: ah= qpn= [qkey=])\n"
 	"# write QP [BUF OFF LEN] raddr= rkey= [imm=] ...     read QP BUF OFF LEN raddr= rkey= [fence=1]\n"
@@ -689,6 +731,8 @@ int main(void)
 			cmd_query();
 		else if (!strcmp(c, "ah"))
 			cmd_ah();
+		else if (!strcmp(c, "join") || !strcmp(c, "leave"))
+			cmd_join(c[0] == 'l');
 		else if (!strcmp(c, "recv"))
 			cmd_recv();
 		else if (!strcmp(c, "send") || !strcmp(c, "write") || !strcmp(c, "read") || !strcmp(c, "cas") ||

@@ -41,13 +41,16 @@ pub enum Kernel {
 }
 
 impl Kernel {
-    /// The one that `ROCEXDP_INTEROP_KERNEL` names; 6.1 without.
-    pub fn wanted() -> Self {
-        match std::env::var("ROCEXDP_INTEROP_KERNEL").as_deref() {
-            Err(_) | Ok("6.1") => Self::V6_1,
-            Ok("6.12") => Self::V6_12,
-            Ok(other) => panic!("ROCEXDP_INTEROP_KERNEL={other}: there are 6.1 and 6.12"),
-        }
+    /// All of them.
+    pub const EACH: [Self; 2] = [Self::V6_1, Self::V6_12];
+
+    /// The one that `ROCEXDP_INTEROP_KERNEL` names.
+    pub fn asked_for() -> Option<Self> {
+        let name = std::env::var("ROCEXDP_INTEROP_KERNEL").ok()?;
+        let found = Self::EACH.into_iter().find(|kernel| kernel.name() == name);
+        Some(found.unwrap_or_else(|| {
+            panic!("ROCEXDP_INTEROP_KERNEL={name}: there are 6.1 and 6.12");
+        }))
     }
 
     /// As the scripts name it.
@@ -68,6 +71,7 @@ fn script(name: &str) -> PathBuf {
 /// A guest that runs. Dropped, it is ended.
 #[derive(Debug)]
 pub struct Guest {
+    kernel: Kernel,
     /// Sockets and logs.
     place: TempDir,
     /// Channels that no command has.
@@ -106,6 +110,7 @@ impl Guest {
             _ => panic!("building the guest's image: {said}"),
         }
         let mut guest = Self {
+            kernel,
             // Short: a socket's path has at most 107 bytes.
             place: TempDir::with_prefix_in("rxi", "/tmp").unwrap(),
             free: Rc::new(RefCell::new((0..CHANNELS).rev().collect())),
@@ -126,6 +131,11 @@ impl Guest {
         );
         guest.versions = guest.run("cat /etc/versions").ok().stdout;
         Ok(guest)
+    }
+
+    /// Its kernel.
+    pub fn kernel(&self) -> Kernel {
+        self.kernel
     }
 
     /// Kernel and packages in it, one a line.

@@ -197,15 +197,12 @@ impl Run {
 impl<S: Connected> Ends<S> {
     /// Our next completion, which must come.
     pub fn completion(&self) -> Completion {
-        let next = self.cq.wait(LIMIT).unwrap();
-        next.expect("rocexdp's completion comes")
+        completion(&self.cq)
     }
 
     /// Our next completion, a success.
     pub fn done(&self, id: u64, opcode: CqeOpcode) -> Done {
-        let done = self.completion().result().unwrap();
-        assert_eq!((done.id, done.opcode), (id, opcode), "{done:?}");
-        done
+        done(&self.cq, id, opcode)
     }
 
     /// Our next completion, a failure.
@@ -214,6 +211,19 @@ impl<S: Connected> Ends<S> {
         assert_eq!(error.id, id, "{error}");
         error.status
     }
+}
+
+/// The next completion, which must come.
+pub fn completion(cq: &CompletionQueue) -> Completion {
+    let next = cq.wait(LIMIT).unwrap();
+    next.expect("rocexdp's completion comes")
+}
+
+/// The next completion, a success.
+pub fn done(cq: &CompletionQueue, id: u64, opcode: CqeOpcode) -> Done {
+    let done = completion(cq).result().unwrap();
+    assert_eq!((done.id, done.opcode), (id, opcode), "{done:?}");
+    done
 }
 
 /// A success of the guest's.

@@ -207,6 +207,7 @@ impl Programs<'_> {
         let took = started.elapsed().as_secs_f64();
         println!("interop: {name}: {result}: {packets} packets, {took:.2} s");
         self.table.add(Row {
+            kernel: self.site.guest().kernel(),
             name,
             result,
             sent_again: "0",

@@ -171,7 +171,7 @@ pub struct Run {
 
 impl Run {
     /// Moves the calling thread into host a's namespace. `table` has what went before.
-    pub fn new(site: Site, table: Table) -> Self {
+    pub fn new(site: Site, table: Table, full: bool) -> Self {
         site.lab().host(Host::A).enter().unwrap();
         // A case's failure is one line; the backtrace would hide the next cases.
         std::panic::set_hook(Box::new(|panic| println!("{panic}")));
@@ -187,7 +187,6 @@ impl Run {
         let buffer = Buffer::map(MEMORY as usize).unwrap();
         let memory = pd.register(buffer, rights).unwrap();
         let (vsh, guest_va, guest_rkey) = shell(&site);
-        println!("interop: guest\n{}", site.guest().versions());
         Self {
             device,
             pd,
@@ -200,12 +199,12 @@ impl Run {
             place: tempfile::tempdir().unwrap(),
             rocexdp: rig::product().expect("the rocexdp binary"),
             table,
-            full: full(),
+            full,
             killed: false,
         }
     }
 
-    /// Whether the whole matrix is asked for.
+    /// Whether the whole matrix is asked for, of this kernel.
     pub fn full(&self) -> bool {
         self.full
     }
@@ -263,6 +262,7 @@ impl Run {
             }
         }
         self.table.add(Row {
+            kernel: self.site.guest().kernel(),
             name: name.clone(),
             result,
             sent_again: match expect {
@@ -319,15 +319,10 @@ impl Run {
         self.site.guest().kill();
     }
 
-    /// The end: the table, and whether all went well.
-    pub fn finish(self) {
-        self.table.finish(self.full);
+    /// The end: its results.
+    pub fn finish(self) -> Table {
+        self.table
     }
-}
-
-/// Whether the whole matrix is asked for.
-pub fn full() -> bool {
-    std::env::var("ROCEXDP_INTEROP").is_ok_and(|what| what == "full")
 }
 
 /// Packets that these hosts sent again.

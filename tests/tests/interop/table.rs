@@ -5,6 +5,8 @@
 
 use std::{collections::BTreeSet, fmt::Write as _, path::Path};
 
+use rocexdp_tests::softroce::Kernel;
+
 use crate::run::{Family, Name};
 
 const BEGIN: &str = "<!-- results: written by `cargo xtask test interop --full` -->\n";
@@ -13,6 +15,8 @@ const END: &str = "<!-- end of results -->\n";
 /// What a case came to.
 #[derive(Clone, Debug)]
 pub struct Row {
+    /// The guest's.
+    pub kernel: Kernel,
     pub name: Name,
     /// `ok`, or what went wrong.
     pub result: String,
@@ -29,6 +33,7 @@ pub struct Table(Vec<Row>);
 struct Line {
     what: String,
     role: String,
+    kernels: BTreeSet<&'static str>,
     families: BTreeSet<&'static str>,
     path_mtus: BTreeSet<u16>,
     results: BTreeSet<String>,
@@ -38,6 +43,11 @@ struct Line {
 impl Table {
     pub fn add(&mut self, row: Row) {
         self.0.push(row);
+    }
+
+    /// Those of another run come behind.
+    pub fn add_all(&mut self, other: Self) {
+        self.0.extend(other.0);
     }
 
     fn lines(&self) -> Vec<Line> {
@@ -60,6 +70,7 @@ impl Table {
                 lines.len() - 1
             });
             let line = &mut lines[at];
+            line.kernels.insert(row.kernel.name());
             line.families.insert(match family {
                 Family::V4 => "IPv4",
                 Family::V6 => "IPv6",
@@ -73,7 +84,7 @@ impl Table {
 
     fn text(&self) -> String {
         let mut text = String::from(
-            "| case | rocexdp is | over | path MTU | result | retransmissions |\n|---|---|---|---|---|---|\n",
+            "| case | rocexdp is | over | path MTU | kernel | result | retransmissions |\n|---|---|---|---|---|---|---|\n",
         );
         for line in self.lines() {
             let mtus: Vec<String> = line.path_mtus.iter().map(u16::to_string).collect();
@@ -81,11 +92,12 @@ impl Table {
             let results: Vec<&str> = line.results.iter().map(String::as_str).collect();
             let _ = writeln!(
                 text,
-                "| {} | {} | {} | {} | {} | {} |",
+                "| {} | {} | {} | {} | {} | {} | {} |",
                 line.what,
                 line.role,
                 join(&line.families),
                 mtus.join(", "),
+                join(&line.kernels),
                 results.join("; "),
                 join(&line.sent_again)
             );
@@ -94,12 +106,13 @@ impl Table {
     }
 
     /// Writes the table, or compares; and fails if a case did.
-    pub fn finish(self, full: bool) {
+    pub fn finish(self) {
+        let full = full();
         let failed: Vec<String> = self
             .0
             .iter()
             .filter(|row| row.result != "ok")
-            .map(|row| format!("{}: {}", row.name, row.result))
+            .map(|row| format!("{}, kernel {}: {}", row.name, row.kernel.name(), row.result))
             .collect();
         println!("interop: {} cases, {} failed", self.0.len(), failed.len());
         let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/interop.md");
@@ -107,7 +120,8 @@ impl Table {
         let (head, rest) = document.split_once(BEGIN).expect("where results begin");
         let (written, tail) = rest.split_once(END).expect("where results end");
         // Only what was asked for was run.
-        let partly = std::env::var_os("ROCEXDP_INTEROP_ONLY").is_some();
+        let partly = std::env::var_os("ROCEXDP_INTEROP_ONLY").is_some()
+            || full && Kernel::asked_for().is_some();
         if full && !partly {
             let text = self.text();
             if text != written {
@@ -134,16 +148,22 @@ impl Line {
     fn stands_in(&self, table: &str) -> bool {
         table.lines().any(|row| {
             let cells: Vec<&str> = row.trim_matches('|').split('|').map(str::trim).collect();
-            let [what, role, families, mtus, result, again] = cells[..] else {
+            let [what, role, families, mtus, kernels, result, again] = cells[..] else {
                 return false;
             };
             let has = |cell: &str, word: &str| cell.split(", ").any(|found| found == word);
             what == self.what
                 && role == self.role
+                && self.kernels.iter().all(|kernel| has(kernels, kernel))
                 && self.families.iter().all(|family| has(families, family))
                 && self.path_mtus.iter().all(|m| has(mtus, &m.to_string()))
                 && self.results.iter().all(|r| r == result)
                 && self.sent_again.iter().all(|a| has(again, a))
         })
     }
+}
+
+/// Whether the whole matrix is asked for.
+pub fn full() -> bool {
+    std::env::var("ROCEXDP_INTEROP").is_ok_and(|what| what == "full")
 }
