@@ -111,7 +111,7 @@ fn the_packets_of_each_capture_are_those_that_its_readme_names() {
         }
     }
     assert_eq!(seen, stated);
-    assert_eq!(seen.values().flat_map(|c| c.values()).sum::<u32>(), 931);
+    assert_eq!(seen.values().flat_map(|c| c.values()).sum::<u32>(), 944);
 }
 
 #[test]

@@ -33,7 +33,8 @@
 //!
 //! Datagram services (`RDMA_PS_UDP`): [`Cm::resolve`] asks which queue pair serves a port, [`Cm::listen_datagrams`] answers.
 //!
-//! A connection ends for both ends when either disconnects or drops its queue pair; see [`QueuePair::closed`].
+//! A connection ends for both ends when either disconnects, drops its queue pair or is killed; see [`QueuePair::closed`]. A host that
+//! vanishes says nothing, and this exchange has no sign of life: a request that is outstanding tells (`RetryExcErr`), none else.
 //!
 //! [`Behaviour::retry_cnt`]: super::Behaviour::retry_cnt
 //! [`Behaviour::rnr_retry`]: super::Behaviour::rnr_retry
@@ -56,7 +57,9 @@ use rocexdp_proto::{
 
 use tokio::time::timeout;
 
-use super::{Agreed, Connected, Device, End, Error, Init, QueuePair, connect::Link, qp::Ready};
+use super::{
+    Agreed, Closed, Connected, Device, End, Error, Init, QueuePair, connect::Link, qp::Ready,
+};
 use crate::{
     cm::{self, Conn, Listening, Service as Manager},
     node::RawQp,
@@ -369,31 +372,31 @@ pub(super) async fn watch(
     mut conn: Conn,
     qp: Weak<RawQp>,
     mut leave: tokio::sync::watch::Receiver<bool>,
-) {
-    loop {
+) -> Closed {
+    let how = loop {
         let event = tokio::select! {
             event = conn.next() => event,
             Ok(_) = leave.wait_for(|leave| *leave), if !*leave.borrow() => {
                 // It may have ended by itself.
                 if conn.disconnect().is_err() {
-                    break;
+                    break Closed::ByUs;
                 }
                 continue;
             }
         };
-        if matches!(
-            event,
-            Err(_)
-                | Ok(Event::Disconnected { .. }
-                    | Event::Refused { .. }
-                    | Event::Unreachable { .. })
-        ) {
-            break;
+        match event {
+            Ok(Event::Disconnected { by_peer: true, .. } | Event::Refused { .. }) => {
+                break Closed::ByPeer;
+            }
+            Ok(Event::Disconnected { by_peer: false, .. }) => break Closed::ByUs,
+            Ok(Event::Unreachable { .. }) | Err(_) => break Closed::Lost,
+            Ok(_) => {}
         }
-    }
+    };
     if let Some(qp) = qp.upgrade() {
         qp.fail();
     }
+    how
 }
 
 /// Takes connections of peers. Dropping it ends listening; what was accepted stays.

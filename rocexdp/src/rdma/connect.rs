@@ -4,6 +4,7 @@
 //! and only so many peers may be at it at once. Must not: touch packets.
 
 use std::{
+    io::ErrorKind,
     net::{IpAddr, SocketAddr},
     sync::{Arc, Weak},
     time::Duration,
@@ -80,10 +81,21 @@ impl Connect {
     }
 }
 
+/// How a connection has ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Closed {
+    /// The peer ended it: it disconnected, dropped its queue pair, or its program has ended, killed or not.
+    ByPeer,
+    /// This end did.
+    ByUs,
+    /// The peer's host is silent, or this device's engine has ended.
+    Lost,
+}
+
 /// The TCP connection beside a queue pair, which tells that the peer has gone; and tells the peer, when dropped.
 #[derive(Debug)]
 pub(super) struct Link {
-    closed: watch::Receiver<bool>,
+    closed: watch::Receiver<Option<Closed>>,
     /// Asks the task to end the connection; of one over TCP nobody listens.
     leave: watch::Sender<bool>,
     task: JoinHandle<()>,
@@ -99,15 +111,18 @@ impl Link {
     fn watch(stream: TcpStream, qp: Weak<RawQp>) -> Self {
         // A host that vanished says nothing; without these it would be noticed by the next request only.
         let _ = keep_alive(&stream);
-        let (tell, closed) = watch::channel(false);
+        let (tell, closed) = watch::channel(None);
         let task = tokio::spawn(async move {
             let mut stream = stream;
             // The peer has nothing to say: whatever comes is the end.
-            let _ = stream.read(&mut [0]).await;
+            let how = match stream.read(&mut [0]).await {
+                Err(error) if error.kind() != ErrorKind::ConnectionReset => Closed::Lost,
+                _ => Closed::ByPeer,
+            };
             if let Some(qp) = qp.upgrade() {
                 qp.fail();
             }
-            tell.send_replace(true);
+            tell.send_replace(Some(how));
         });
         let (leave, _) = watch::channel(false);
         Self {
@@ -119,11 +134,11 @@ impl Link {
 
     /// Of a connection of the communication manager.
     pub(super) fn over_cm(conn: crate::cm::Conn, qp: Weak<RawQp>) -> Self {
-        let (tell, closed) = watch::channel(false);
+        let (tell, closed) = watch::channel(None);
         let (leave, wish) = watch::channel(false);
         let task = tokio::spawn(async move {
-            super::cm::watch(conn, qp, wish).await;
-            tell.send_replace(true);
+            let how = super::cm::watch(conn, qp, wish).await;
+            tell.send_replace(Some(how));
         });
         Self {
             closed,
@@ -140,9 +155,11 @@ impl Link {
         }
     }
 
-    pub(super) async fn closed(&self) {
-        // The task has ended otherwise.
-        let _ = self.closed.clone().wait_for(|closed| *closed).await;
+    pub(super) async fn closed(&self) -> Closed {
+        let mut closed = self.closed.clone();
+        let how = closed.wait_for(Option::is_some).await;
+        // Without a word the task has ended with its runtime.
+        how.ok().and_then(|how| *how).unwrap_or(Closed::Lost)
     }
 }
 

@@ -267,7 +267,7 @@ mod window;
 pub use behaviour::{Behaviour, FlowLabel};
 pub use change::Drained;
 pub use completion::{Completion, CompletionChannel, CompletionQueue, Done, WorkError};
-pub use connect::{Connect, Incoming, Listener};
+pub use connect::{Closed, Connect, Incoming, Listener};
 pub use device::{Device, ProtectionDomain};
 pub use error::{Error, OutOfRange, PostError, PostFault, QueueName, Refusal, ViewError};
 pub use flush::{Flush, Placement};

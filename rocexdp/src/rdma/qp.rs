@@ -14,8 +14,9 @@ use rocexdp_proto::{
 };
 
 use super::{
-    Behaviour, Carries, CompletionQueue, Connected, Error, PostError, PostFault, ProtectionDomain,
-    QueueName, Rc, Service, SharedReceiveQueue, Target, Wr, connect::Link, request::Operation,
+    Behaviour, Carries, Closed, CompletionQueue, Connected, Error, PostError, PostFault,
+    ProtectionDomain, QueueName, Rc, Service, SharedReceiveQueue, Target, Wr, connect::Link,
+    request::Operation,
 };
 use crate::node::{ConnectAttr, QpSpec, RawQp};
 
@@ -405,9 +406,10 @@ impl<S: Connected> QueuePair<S, Ready> {
         &self.state.private_data
     }
 
-    /// Resolves once the peer has closed its end, or its host has gone; the queue pair fails then, so that its requests complete. Never
-    /// for one that was connected by [`QueuePair::connect_to`].
-    pub async fn closed(&self) {
+    /// Resolves, with how, once the connection has ended; the queue pair fails then, so that its requests complete. That the peer's host
+    /// has vanished is noticed after half a minute where the ends met over TCP, and over the [`cm`](super::cm) not at all: there an
+    /// outstanding request says so. Never for one that was connected by [`QueuePair::connect_to`].
+    pub async fn closed(&self) -> Closed {
         match &self.state.link {
             Some(link) => link.closed().await,
             None => std::future::pending().await,

@@ -17,6 +17,9 @@ pub struct Site {
     // Dropped first: its namespace is the lab's.
     guest: Guest,
     lab: Lab,
+    /// What the guest was booted with.
+    netns: String,
+    nic: String,
 }
 
 impl Site {
@@ -66,12 +69,23 @@ impl Site {
             Host::B.ipv6()
         );
         match Guest::boot(kernel, &b, &nic) {
-            Ok(guest) => Some(Self { guest, lab }),
+            Ok(guest) => Some(Self {
+                guest,
+                lab,
+                netns: b,
+                nic,
+            }),
             Err(lacks) => {
                 println!("SKIP: no Soft-RoCE peer: {lacks}");
                 None
             }
         }
+    }
+
+    /// Boots another guest in place of one that was killed: the same addresses, and nothing that it remembers.
+    pub fn reboot(&mut self) {
+        let kernel = self.guest.kernel();
+        self.guest = Guest::boot(kernel, &self.netns, &self.nic).unwrap();
     }
 
     /// The guest.

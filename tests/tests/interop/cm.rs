@@ -35,15 +35,18 @@ use rocexdp_tests::{
 };
 use tokio::time::timeout;
 
-use crate::run::{Expect, Family, Name, Role, Run};
+use crate::{
+    ending,
+    run::{Expect, Family, Name, Role, Run},
+};
 
 /// How long the guest's programs may take.
-const LIMIT: Duration = Duration::from_secs(90);
+pub const LIMIT: Duration = Duration::from_secs(90);
 /// Messages of a connection each way, and their bytes.
 const COUNT: u64 = 4;
 const SIZE: u64 = 100;
 
-fn name(what: &str, role: Role, family: Family) -> Name {
+pub fn name(what: &str, role: Role, family: Family) -> Name {
     Name {
         what: format!("RDMA CM: {what}"),
         role,
@@ -128,6 +131,7 @@ pub fn cases(run: &mut Run) {
             lossy(run, &cm, lost, role)
         });
     }
+    ending::programs(run, &cm);
 }
 
 fn ours() -> IpAddr {
@@ -139,7 +143,7 @@ fn guest() -> IpAddr {
 }
 
 /// Until the guest listens on a port.
-fn listens(guest: &Guest, port: u16) {
+pub fn listens(guest: &Guest, port: u16) {
     eventually("the guest listens", LIMIT, || {
         let said = guest.run("rdma resource show cm_id").stdout;
         said.lines()
@@ -148,7 +152,7 @@ fn listens(guest: &Guest, port: u16) {
     });
 }
 
-fn plan(port: u16) -> Plan {
+pub fn plan(port: u16) -> Plan {
     Plan {
         server: None,
         port,

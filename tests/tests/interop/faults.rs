@@ -62,7 +62,7 @@ const FAULTS: [Fault; 4] = [
 ];
 
 /// What a peer that stood still says when it is too late, or does not say.
-const AFTERWARDS: &[&str] = &[
+pub const AFTERWARDS: &[&str] = &[
     "rnr",
     "rnr_exceeded",
     "retry_exceeded",

@@ -11,6 +11,7 @@ mod busy;
 mod clean;
 mod cm;
 mod cnp;
+mod ending;
 mod ends;
 mod faults;
 mod ops;
@@ -63,6 +64,7 @@ fn cases(run: &mut Run) {
     cm::cases(run);
     cnp::cases(run);
     faults::cases(run);
+    ending::machines(run);
     // The last: nobody is there afterwards.
     faults::killed(run);
 }

@@ -313,10 +313,18 @@ impl Run {
         self.site.impair([faults; 2]);
     }
 
-    /// Kills the guest: no case can follow.
+    /// Kills the guest: no case can follow until there is another.
     pub fn kill(&mut self) {
         self.killed = true;
         self.site.guest().kill();
+    }
+
+    /// Boots a guest in place of one that was killed.
+    pub fn reboot(&mut self) {
+        if std::mem::take(&mut self.killed) {
+            self.site.reboot();
+            (self.vsh, self.guest_va, self.guest_rkey) = shell(&self.site);
+        }
     }
 
     /// The end: its results.
