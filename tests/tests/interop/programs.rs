@@ -165,6 +165,7 @@ pub fn cases(site: &Site, full: bool) -> Table {
         Case::perf("ibv_rc_pingpong", "pingpong --service rc", "-c"),
         Case::perf("ibv_uc_pingpong", "pingpong --service uc", "-c"),
         Case::perf("ibv_srq_pingpong", "pingpong --service srq", "-c"),
+        Case::perf("ib_send_bw", "perf send-bw", "-c UD -s 1024"),
         Case::perf("ib_send_lat", "perf send-lat", "-c UD -s 33"),
         Case::perf("ibv_ud_pingpong", "pingpong --service ud", "-c"),
     ];
