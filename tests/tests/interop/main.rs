@@ -3,7 +3,8 @@
 //! A guest is booted and runs all cases, each recorded on its tap and judged by `rocexdp pcap`. `docs/interop.md` has the results: the
 //! run fails where they differ. `ROCEXDP_INTEROP=full`, as `cargo xtask test interop --full` sets it, runs the whole matrix with kernel
 //! 6.1, the short one with 6.12, and writes the table anew. `ROCEXDP_INTEROP_ONLY=PART|PART` runs the cases whose name has one of the
-//! parts, `ROCEXDP_INTEROP_KEEP=DIR` keeps the captures, `ROCEXDP_INTEROP_KERNEL=6.12` takes that kernel alone.
+//! parts, `ROCEXDP_INTEROP_KERNEL=6.12` takes that kernel alone; of a full run, such a part is added to the table.
+//! `ROCEXDP_INTEROP_KEEP=DIR` keeps the captures.
 //!
 //! A new case: a function that takes a [`run::Run`], and a line in [`cases`]. A program in the guest: `run.site.guest().start(..)`.
 
@@ -28,14 +29,15 @@ use table::Table;
 #[test]
 #[ignore = "needs root: run by cargo xtask test"]
 fn interop_with_soft_roce() {
-    // The newer kernel runs the short form: what differs between the two is rxe.
-    let runs = match (Kernel::asked_for(), table::full()) {
-        (Some(kernel), full) => vec![(kernel, full)],
-        (None, false) => vec![(Kernel::V6_1, false)],
-        (None, true) => vec![(Kernel::V6_1, true), (Kernel::V6_12, false)],
+    let kernels = match (Kernel::asked_for(), table::full()) {
+        (Some(kernel), _) => vec![kernel],
+        (None, false) => vec![Kernel::V6_1],
+        (None, true) => Kernel::EACH.to_vec(),
     };
     let mut table = Table::default();
-    for (kernel, full) in runs {
+    for kernel in kernels {
+        // The newer kernel runs the short form: what differs between the two is rxe.
+        let full = table::full() && kernel == Kernel::V6_1;
         // A thread of its own: it moves into host a's namespace, and stays.
         let all = std::thread::spawn(move || of_kernel(kernel, full));
         let Some(results) = all.join().unwrap() else {
