@@ -231,7 +231,7 @@ fn servers_machine_killed(run: &mut Run, cm: &Cm) {
     });
     // The longest of the three: 8 messages, 1.2 s apart, and the machine's load.
     assert!(
-        began.elapsed() < Duration::from_secs(30),
+        began.elapsed() < Duration::from_secs(60),
         "{:?}",
         began.elapsed()
     );
