@@ -339,3 +339,25 @@ impl<P: Packet> Direction<P> {
         flying.count() as u64 + held as u64
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::frame::Frame;
+    use super::*;
+
+    #[test]
+    fn serialisation_is_exact_or_in_whole_nanoseconds() {
+        let link = |rate, overhead, whole| {
+            let none = Faults::default();
+            Direction::<Frame>::new(rate, Picos::ZERO, overhead, none, 0, whole)
+        };
+        let gbps = Rate::from_gbps;
+        assert_eq!(link(gbps(100), 0, false).serialise(1048), Picos(83_840));
+        assert_eq!(link(gbps(100), 0, true).serialise(1048), Picos(83_000));
+        assert_eq!(link(gbps(40), 0, true).serialise(1048), Picos(209_000));
+        assert_eq!(link(gbps(100), 24, false).serialise(1048), Picos(85_760));
+        assert_eq!(link(gbps(1_600), 0, false).serialise(64), Picos(320));
+        // 3 Gb/s: no whole number of picoseconds per byte; rounded up, once per frame.
+        assert_eq!(link(gbps(3), 0, false).serialise(1000), Picos(2_666_667));
+    }
+}

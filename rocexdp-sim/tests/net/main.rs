@@ -2,3 +2,7 @@
 
 mod basics;
 mod common;
+mod deadlock;
+mod faults;
+mod pauses;
+mod ways;
