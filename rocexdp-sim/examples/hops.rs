@@ -29,6 +29,7 @@ use rocexdp_sim::switch::{
 use rocexdp_sim::topology::{
     HostId, HostSpec, LinkSpec, Node, PortId, SwitchId, SwitchSpec, Topology,
 };
+use rustix::time::{ClockId, clock_gettime};
 
 /// Parts of a measurement: the fastest tells what the code costs, the mean what the machine made of it.
 const SLICES: u64 = 20;
@@ -37,9 +38,8 @@ const DELAY: Picos = Picos::from_micros(1);
 
 /// Nanoseconds that this process has had of a processor: what others take of a busy machine does not count.
 fn cpu() -> f64 {
-    let stat = std::fs::read_to_string("/proc/self/schedstat").unwrap_or_default();
-    let ns = stat.split(' ').next().and_then(|n| n.parse::<f64>().ok());
-    ns.expect("Linux tells it")
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    time.tv_sec as f64 * 1e9 + time.tv_nsec as f64
 }
 
 /// Nanoseconds to push and pop an event among so many.

@@ -5,6 +5,8 @@
 //!
 //! Must not: be sent anywhere but in a simulation.
 
+use std::cell::RefCell;
+
 use rocexdp_common::fault::Covered;
 
 use super::{Packet, routes};
@@ -24,46 +26,93 @@ pub(super) const fn address(host: HostId, nic: PortId) -> [u8; 4] {
     [10, (host.0 >> 8) as u8, host.0 as u8, nic.0 as u8 + 1]
 }
 
-/// A frame.
+/// Headers in memory.
 #[derive(Clone, Debug)]
-pub struct Frame {
-    head: [u8; HEADERS],
+struct Headers {
+    bytes: [u8; HEADERS],
     len: u8,
-    priority: u8,
-    corrupt: bool,
+}
+
+thread_local! {
+    /// Headers that no frame has any more: used again, the last ones first, so that no frame is allocated in steady state and
+    /// what is written next is in the cache. Of the thread, since a network runs in one; nothing depends on which they are.
+    static FREE: RefCell<Vec<Box<Headers>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// A frame. What switches ask for is in it, its headers are elsewhere: a large network lives on how few cache lines a hop takes.
+#[derive(Debug)]
+pub struct Frame {
+    /// `None` only while it is dropped.
+    headers: Option<Box<Headers>>,
+    hash: u32,
+    host: u16,
+    nic: u8,
+    len: u8,
     /// Payload, pad and ICRC.
     tail: u16,
-    hash: u32,
+    priority: u8,
+    ecn_capable: bool,
+    corrupt: bool,
+}
+
+impl Headers {
+    fn of(headers: &[u8]) -> Option<Box<Self>> {
+        let mut new = FREE.with_borrow_mut(Vec::pop).unwrap_or_else(|| {
+            Box::new(Self {
+                bytes: [0; HEADERS],
+                len: 0,
+            })
+        });
+        new.bytes.get_mut(..headers.len())?.copy_from_slice(headers);
+        new.len = headers.len() as u8;
+        Some(new)
+    }
+}
+
+impl Clone for Frame {
+    fn clone(&self) -> Self {
+        Self {
+            headers: Headers::of(self.headers()),
+            ..*self
+        }
+    }
+}
+
+impl Drop for Frame {
+    fn drop(&mut self) {
+        if let Some(headers) = self.headers.take() {
+            // While the thread ends there may be no list any more.
+            let _ = FREE.try_with(|free| free.borrow_mut().push(headers));
+        }
+    }
 }
 
 impl Frame {
     /// Of these headers, from Ethernet on, IPv4 without a VLAN tag, and a payload of this length. `None`: it is no such frame.
     pub(super) fn new(headers: &[u8], payload: usize, priorities: &[u8; 64]) -> Option<Self> {
-        let mut head = [0; HEADERS];
-        head.get_mut(..headers.len())?.copy_from_slice(headers);
-        if head[12..15] != [8, 0, 0x45] {
+        let (ip, _) = headers.get(ETH..)?.split_first_chunk::<{ IPV4 + UDP }>()?;
+        if headers.get(12..14)? != [8, 0] || ip[0] != 0x45 {
             return None;
         }
-        let word =
-            |at: usize| u32::from_be_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
-        let hash = routes::mix(
-            word(ETH + 12),
-            routes::mix(word(ETH + 16), word(ETH + IPV4)),
-        );
+        let word = |at: usize| u32::from_be_bytes([ip[at], ip[at + 1], ip[at + 2], ip[at + 3]]);
         Some(Self {
+            hash: routes::mix(word(12), routes::mix(word(16), word(IPV4))),
+            host: u16::from_be_bytes([ip[17], ip[18]]),
+            nic: ip[19].wrapping_sub(1),
             len: headers.len() as u8,
-            priority: priorities[usize::from(head[ETH + 1] >> 2)],
-            corrupt: false,
             tail: (payload as u16).next_multiple_of(4) + ICRC,
-            hash,
-            head,
+            priority: priorities[usize::from(ip[1] >> 2)],
+            ecn_capable: ip[1] & 3 != 0,
+            corrupt: false,
+            headers: Some(Headers::of(headers)?),
         })
     }
 
     /// Its headers.
     #[must_use]
     pub fn headers(&self) -> &[u8] {
-        &self.head[..usize::from(self.len)]
+        let headers = self.headers.as_deref();
+        headers.map_or(&[], |h| &h.bytes[..usize::from(h.len)])
     }
 
     /// Bytes behind them: payload, pad and ICRC.
@@ -78,14 +127,19 @@ impl Frame {
         !self.corrupt
     }
 
-    fn covered(&self) -> Covered {
-        Covered {
+    fn headers_mut(&mut self) -> &mut [u8] {
+        let headers = self.headers.as_deref_mut();
+        headers.map_or(&mut [], |h| &mut h.bytes[..usize::from(h.len)])
+    }
+
+    fn covered(&self) -> Option<Covered> {
+        Some(Covered {
             ip: ETH,
             ipv6: false,
             bth: ETH + IPV4 + UDP,
             length: usize::from(self.len) - (ETH + IPV4 + UDP) + usize::from(self.tail - ICRC),
-            first: [self.head[ETH], self.head[ETH + 1]],
-        }
+            first: *self.headers().get(ETH..)?.first_chunk()?,
+        })
     }
 }
 
@@ -102,17 +156,18 @@ impl Queued for Frame {
 
     #[inline]
     fn ecn_capable(&self) -> bool {
-        self.head[ETH + 1] & 3 != 0
+        self.ecn_capable
     }
 
     fn mark(&mut self) {
-        let Some(mark) = self.covered().mark() else {
+        let Some(mark) = self.covered().and_then(|c| c.mark()) else {
             return;
         };
-        self.head[mark.at] = mark.value;
+        let headers = self.headers_mut();
+        headers[mark.at] = mark.value;
         if let Some(at) = mark.ipv4_checksum_at {
-            let sum = mark.checksum([self.head[at], self.head[at + 1]]);
-            self.head[at..at + 2].copy_from_slice(&sum);
+            let sum = mark.checksum([headers[at], headers[at + 1]]);
+            headers[at..at + 2].copy_from_slice(&sum);
         }
     }
 }
@@ -120,13 +175,12 @@ impl Queued for Frame {
 impl Packet for Frame {
     #[inline]
     fn destination(&self) -> HostId {
-        let [high, low] = [self.head[ETH + 17], self.head[ETH + 18]];
-        HostId(u32::from(high) << 8 | u32::from(low))
+        HostId(u32::from(self.host))
     }
 
     #[inline]
     fn destination_nic(&self) -> PortId {
-        PortId(u16::from(self.head[ETH + 19]).wrapping_sub(1))
+        PortId(u16::from(self.nic))
     }
 
     #[inline]
@@ -137,8 +191,10 @@ impl Packet for Frame {
     fn corrupt(&mut self, entropy: u64) {
         // A byte of the payload, which is not kept, is changed all the same.
         self.corrupt = true;
-        let (at, mask) = self.covered().corruption(entropy);
-        if let Some(byte) = self.head[..usize::from(self.len)].get_mut(at) {
+        let Some((at, mask)) = self.covered().map(|c| c.corruption(entropy)) else {
+            return;
+        };
+        if let Some(byte) = self.headers_mut().get_mut(at) {
             *byte ^= mask;
         }
     }
