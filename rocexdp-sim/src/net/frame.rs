@@ -36,6 +36,7 @@ struct Headers {
 thread_local! {
     /// Headers that no frame has any more: used again, the last ones first, so that no frame is allocated in steady state and
     /// what is written next is in the cache. Of the thread, since a network runs in one; nothing depends on which they are.
+    #[allow(clippy::vec_box)] // The boxes are what is used again.
     static FREE: RefCell<Vec<Box<Headers>>> = const { RefCell::new(Vec::new()) };
 }
 
