@@ -58,7 +58,7 @@ use rocexdp_proto::{
 use tokio::time::timeout;
 
 use super::{
-    Agreed, Closed, Connected, Device, End, Error, Init, QueuePair, connect::Link, qp::Ready,
+    Agreed, Closed, Connected, Device, End, Error, Init, QueuePair, link::Link, qp::Ready,
 };
 use crate::{
     cm::{self, Conn, Listening, Service as Manager},

@@ -15,7 +15,7 @@ use rocexdp_proto::{
 
 use super::{
     Behaviour, Carries, Closed, CompletionQueue, Connected, Error, PostError, PostFault,
-    ProtectionDomain, QueueName, Rc, Service, SharedReceiveQueue, Target, Wr, connect::Link,
+    ProtectionDomain, QueueName, Rc, Service, SharedReceiveQueue, Target, Wr, link::Link,
     request::Operation,
 };
 use crate::node::{ConnectAttr, QpSpec, RawQp};
