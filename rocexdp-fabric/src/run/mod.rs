@@ -66,11 +66,16 @@ impl Progress<'_> {
     }
 }
 
-/// Runs everything. Runs that had not begun when the watch was stopped are left out.
+/// Runs everything. Runs that had not begun when the watch was stopped are left out. `captures` are for a study of one run.
 ///
 /// # Errors
 /// Why a run could not be built: what only a seed's flows show.
-pub fn study(study: &Study, mode: Option<Mode>, watch: &Watch) -> Result<Report, String> {
+pub fn study(
+    study: &Study,
+    mode: Option<Mode>,
+    watch: &Watch,
+    captures: Option<&Captures>,
+) -> Result<Report, String> {
     let all = study.runs();
     let planned = all.len();
     let runs: Vec<Option<Run>> = all
@@ -79,7 +84,7 @@ pub fn study(study: &Study, mode: Option<Mode>, watch: &Watch) -> Result<Report,
             if watch.stopped() {
                 return Ok(None);
             }
-            one(&scenario, seed, mode, watch, None).map(Some)
+            one(&scenario, seed, mode, watch, captures).map(Some)
         })
         .collect::<Result<_, String>>()?;
     let runs: Vec<Run> = runs.into_iter().flatten().collect();

@@ -11,7 +11,7 @@ fn read(text: &str) -> Study {
 }
 
 fn run(text: &str) -> Report {
-    study(&read(text), None, &Watch::default()).unwrap()
+    study(&read(text), None, &Watch::default(), None).unwrap()
 }
 
 const INCAST: &str = "
@@ -109,7 +109,7 @@ fn the_same_seed_gives_the_same_bytes_whatever_the_threads() {
             .build()
             .unwrap();
         let report = pool
-            .install(|| super::study(&study, None, &Watch::default()))
+            .install(|| super::study(&study, None, &Watch::default(), None))
             .unwrap();
         let json = serde_json::to_string(&report).unwrap();
         let csv = results::csv::files(&report);
@@ -131,7 +131,7 @@ fn an_interrupted_study_keeps_what_it_has_and_says_so() {
     ));
     let watch = Watch::default();
     watch.stop.store(true, Ordering::Relaxed);
-    let report = super::study(&study, None, &watch).unwrap();
+    let report = super::study(&study, None, &watch, None).unwrap();
     assert_eq!(
         (report.partial, report.planned, report.runs.len()),
         (true, 3, 0)
@@ -308,7 +308,7 @@ fn flow_mode_and_packet_mode_agree_on_a_flow_alone() {
         );
         let study = read(&text);
         let fct = |mode| {
-            super::study(&study, Some(mode), &Watch::default())
+            super::study(&study, Some(mode), &Watch::default(), None)
                 .unwrap()
                 .runs[0]
                 .flows[0]

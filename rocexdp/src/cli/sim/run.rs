@@ -15,7 +15,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use rocexdp_fabric::{
     Source, plots,
     results::{Report, csv, table},
-    run::{self, PARTS, Watch, estimate},
+    run::{self, Captures, PARTS, Watch, estimate},
     scenario::{Mode, Study},
 };
 
@@ -43,6 +43,9 @@ pub struct Args {
     /// Draw rates, queues, CE, PFC, slowdown and load of links as SVG files in this directory
     #[arg(long, value_name = "DIR")]
     plots: Option<PathBuf>,
+    /// Write what goes over a link (as h0-s0) to a nanosecond pcap, which `rocexdp pcap` reads; again for more. For one run
+    #[arg(long, value_name = "LINK=FILE", value_parser = capture)]
+    pcap: Vec<(String, PathBuf)>,
     /// packet, or flow (rates of flows only, without packets); else as the scenario says
     #[arg(long, value_name = "MODE", value_parser = Mode::named)]
     mode: Option<Mode>,
@@ -55,6 +58,16 @@ pub struct Args {
     /// Check the scenario, say what it would run and need, and end
     #[arg(long)]
     check: bool,
+}
+
+/// A link and a file.
+fn capture(text: &str) -> Result<(String, PathBuf), String> {
+    match text.split_once('=') {
+        Some((link, file)) if !link.is_empty() && !file.is_empty() => {
+            Ok((link.to_owned(), PathBuf::from(file)))
+        }
+        _ => Err("write a link and a file, as in h0-s0=h0.pcap".to_owned()),
+    }
 }
 
 /// Runs a scenario.
@@ -94,9 +107,11 @@ fn work(args: &Args, cancel: &Arc<Cancel>) -> anyhow::Result<()> {
     for directory in [&args.csv, &args.plots].into_iter().flatten() {
         fs::create_dir_all(directory).with_context(|| format!("making {}", directory.display()))?;
     }
+    let captures = captures(args, &study)?;
     let watch = Watch::default();
     let report = thread::scope(|scope| {
-        let work = scope.spawn(|| pool.install(|| run::study(&study, args.mode, &watch)));
+        let work = scope
+            .spawn(|| pool.install(|| run::study(&study, args.mode, &watch, captures.as_ref())));
         let bar = bar(runs);
         while !work.is_finished() {
             if cancel.check().is_err() && !watch.stop.swap(true, Ordering::Relaxed) {
@@ -115,11 +130,54 @@ fn work(args: &Args, cancel: &Arc<Cancel>) -> anyhow::Result<()> {
     let report = report
         .map_err(|_| anyhow!("a run died"))?
         .map_err(|why| anyhow!("{}: {why}", file.display()))?;
+    if let Some(captures) = &captures {
+        captures.finish().context("writing a capture")?;
+    }
     write(args, &report)?;
     if report.partial {
         cancel.check()?;
     }
     Ok(())
+}
+
+/// Files of the links that shall be captured.
+fn captures(args: &Args, study: &Study) -> anyhow::Result<Option<Captures>> {
+    let [(scenario, _)] = &study.runs()[..] else {
+        return if args.pcap.is_empty() {
+            Ok(None)
+        } else {
+            let runs = study.runs().len();
+            let why =
+                format!("--pcap is for one run, and there are {runs}: give one seed and no sweep");
+            Err(UsageError(why).into())
+        };
+    };
+    if args.pcap.is_empty() {
+        return Ok(None);
+    }
+    if args.mode.unwrap_or(scenario.run.mode) == Mode::Flow {
+        return Err(UsageError("--pcap needs packets: flow mode has none".to_owned()).into());
+    }
+    let mut targets: Vec<(_, Box<dyn io::Write + Send>)> = Vec::new();
+    for (name, path) in &args.pcap {
+        let Some(link) = scenario.fabric.link(name) else {
+            let some: Vec<_> = scenario
+                .fabric
+                .links
+                .iter()
+                .take(8)
+                .map(|link| link.name.as_str())
+                .collect();
+            let why = format!(
+                "no link is called {name:?}: there are {} ...",
+                some.join(", ")
+            );
+            return Err(UsageError(why).into());
+        };
+        let file = fs::File::create(path).with_context(|| format!("making {}", path.display()))?;
+        targets.push((link, Box::new(io::BufWriter::new(file))));
+    }
+    Ok(Some(Captures::new(targets)))
 }
 
 /// Reads a scenario; files that it names are looked for beside it.
