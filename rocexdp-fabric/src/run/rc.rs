@@ -1,11 +1,11 @@
 //! Hosts that run the shipped transport.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, num::NonZeroU16, time::Duration};
 
 use rocexdp_common::maps::QpEngine;
 use rocexdp_proto::ids::PathMtu;
 use rocexdp_proto::verbs::Status;
-use rocexdp_proto::{EndpointConfig, SelectiveRepeat};
+use rocexdp_proto::{ClassService, EndpointConfig, RateControl, SelectiveRepeat, TrafficClasses};
 use rocexdp_sim::{
     net::{
         Network, Options,
@@ -40,12 +40,6 @@ pub(super) struct Rc {
 impl Rc {
     pub(super) fn new(scenario: &Scenario, seed: u64) -> Result<Self, String> {
         let transport = &scenario.transport;
-        if !matches!(transport.control, Control::Dcqcn) {
-            return Err(format!(
-                "hosts that run the shipped transport have no rate control called {} yet",
-                transport.control.name()
-            ));
-        }
         let flows = scenario.workload.flows(seed);
         let topology = scenario.fabric.seeded(seed);
         let packets = Packets::of(scenario);
@@ -188,11 +182,37 @@ fn endpoint(
     longest: Picos,
 ) -> EndpointConfig {
     let transport = &scenario.transport;
-    let _ = longest;
+    let rate_control = match transport.control {
+        Control::Dcqcn => RateControl::Dcqcn,
+        Control::DcqcnWindow => RateControl::DcqcnWindow {
+            base_rtt: Duration::from_nanos(longest.0.div_ceil(1000)),
+            scaled: true,
+        },
+        Control::Fixed(fixed) => RateControl::Fixed(Some(fixed.min(rate))),
+        Control::None => RateControl::Fixed(None),
+    };
+    let mut classes = TrafficClasses {
+        priority_of_dscp: scenario.fabric.dscp_to_priority,
+        ..TrafficClasses::default()
+    };
+    for class in &scenario.classes {
+        let priority = scenario.fabric.dscp_to_priority[usize::from(class.dscp)];
+        let weight = u16::try_from(class.weight)
+            .ok()
+            .and_then(NonZeroU16::new)
+            .unwrap_or(NonZeroU16::MIN);
+        classes.service[usize::from(priority)] = if class.strict {
+            ClassService::Strict
+        } else {
+            ClassService::Weighted(weight)
+        };
+    }
     EndpointConfig {
         rp: transport.dcqcn.rp.clone(),
         np: transport.dcqcn.np.clone(),
+        rate_control,
         line_rate: Some(rate),
+        classes,
         data_dscp: scenario.classes.first().map_or(0, |class| class.dscp),
         max_inflight_packets: transport.window,
         ack_req_interval: transport.ack_interval,

@@ -322,3 +322,14 @@ fn flow_mode_and_packet_mode_agree_on_a_flow_alone() {
         );
     }
 }
+#[test]
+fn a_fixed_rate_is_kept() {
+    let report = run(&format!(
+        "run = {{ duration = '1ms', warmup = '200us' }}\ntransport.congestion = {{ control = 'fixed', rate = '5G' }}\n{INCAST}"
+    ));
+    let run = &report.runs[0];
+    let line = 5e9;
+    for flow in &run.flows {
+        assert!((flow.goodput_bps / line - 0.98).abs() < 0.02, "{flow:?}");
+    }
+}
