@@ -19,7 +19,7 @@ pub fn files() -> Vec<PathBuf> {
         .filter(|p| p.extension().is_some_and(|e| e == "pcap"))
         .collect();
     files.sort();
-    assert_eq!(files.len(), 58, "captures in {}", dir().display());
+    assert_eq!(files.len(), 60, "captures in {}", dir().display());
     files
 }
 
