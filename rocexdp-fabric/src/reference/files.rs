@@ -51,7 +51,7 @@ impl Nodes {
     pub fn read(file: &str, text: &str) -> Result<Self, FileError> {
         let mut words = Words::new(file, text);
         let count = words.whole("the number of nodes", 1..=100_000)?;
-        let switches = words.whole("the number of switches", 0..=count)?;
+        let switches = words.whole("the number of switches", 1..=count)?;
         let links = words.whole("the number of links", 0..=1_000_000)?;
         let count = u32::try_from(count).unwrap_or(u32::MAX);
         let mut nodes = Self {

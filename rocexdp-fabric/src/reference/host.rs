@@ -118,23 +118,42 @@ impl Qp {
         self.next.saturating_sub(self.acknowledged) >= window
     }
 
-    /// Alpha as of the latest input; 1 before the first CNP and without rate control.
+    /// What it shows at `now`, which must not be before anything that happened to it.
     #[must_use]
-    pub fn alpha(&self) -> f64 {
-        self.rp.as_ref().map_or(1.0, ReactionPoint::alpha)
+    pub fn look(&self, now: Picos, line: Rate) -> Look {
+        let mut look = Look {
+            rate: line,
+            target: line,
+            alpha: 1.0,
+            cuts: 0,
+            increases: 0,
+        };
+        if let Some(mut rp) = self.rp.clone() {
+            // The timers of one that has finished stopped then.
+            rp.handle_timeout(self.finished.unwrap_or(now).timestamp());
+            look.rate = rp.rate().unwrap_or(line);
+            look.target = rp.target().unwrap_or(line);
+            look.alpha = rp.alpha();
+            look.cuts = rp.counters().cuts;
+            look.increases = rp.counters().increases;
+        }
+        look
     }
+}
 
-    /// Rate cuts.
-    #[must_use]
-    pub fn cuts(&self) -> u64 {
-        self.rp.as_ref().map_or(0, |rp| rp.counters().cuts)
-    }
-
-    /// Rate increases.
-    #[must_use]
-    pub fn increases(&self) -> u64 {
-        self.rp.as_ref().map_or(0, |rp| rp.counters().increases)
-    }
+/// What a sender's queue pair shows.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Look {
+    /// Rate.
+    pub rate: Rate,
+    /// Target rate.
+    pub target: Rate,
+    /// Alpha; 1 before the first CNP and without rate control.
+    pub alpha: f64,
+    /// Rate cuts so far.
+    pub cuts: u64,
+    /// Rate increases so far.
+    pub increases: u64,
 }
 
 /// A receiver's queue pair.
@@ -212,33 +231,32 @@ impl RefHost {
         }
     }
 
-    /// The queue pairs that have started, in the order of their flows.
+    /// Its queue pairs that send, those that are still to start included, in the order of their flows.
     #[must_use]
     pub fn senders(&self) -> &[Qp] {
-        self.qps.get(..self.started).unwrap_or_default()
-    }
-
-    /// All queue pairs, those that are still to start included.
-    #[must_use]
-    pub fn all_senders(&self) -> &[Qp] {
         &self.qps
     }
 
-    /// Brings the rates of all queue pairs up to `now`, for somebody who looks.
-    pub fn settle(&mut self, now: Picos) {
-        let line = self.line;
-        for qp in self.qps.iter_mut().take(self.started) {
-            qp.rate_at(now, line);
-        }
+    /// Rate of its link.
+    #[must_use]
+    pub const fn line(&self) -> Rate {
+        self.line
     }
 
-    /// Rate of a sender at the latest [`RefHost::settle`].
+    /// The sender of a flow that starts here.
     #[must_use]
-    pub fn rate(&self, qp: &Qp) -> Rate {
-        qp.rp
-            .as_ref()
-            .and_then(ReactionPoint::rate)
-            .unwrap_or(self.line)
+    pub fn sender(&self, flow: u32) -> Option<&Qp> {
+        let at = *self.places.sender.get(flow as usize)?;
+        self.qps
+            .get(at as usize)
+            .filter(|qp| qp.assigned.number == flow)
+    }
+
+    /// Whether a sender has started.
+    #[must_use]
+    pub fn has_started(&self, flow: u32) -> bool {
+        let at = self.places.sender.get(flow as usize);
+        at.is_some_and(|at| (*at as usize) < self.started)
     }
 
     /// Bytes of a flow that ends here that have arrived in order.

@@ -17,9 +17,12 @@ pub mod fct;
 pub mod files;
 pub mod host;
 pub mod packet;
+pub mod run;
 pub mod stats;
 mod text;
 
 pub use case::Case;
 pub use config::Config;
+pub use run::{Outcome, Settings, run};
+
 pub use text::FileError;

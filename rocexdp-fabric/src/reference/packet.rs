@@ -129,6 +129,7 @@ impl Packet for RefPacket {
         murmur3(&self.key(), seed)
     }
 
+    /// No link of the reference's changes bytes: its errors are losses.
     fn corrupt(&mut self, _: u64) {}
 
     /// Ethernet, IPv4 and, of data, UDP with the sequence number and priority; of acknowledgements, IP protocol 0xfc (0xfd: of

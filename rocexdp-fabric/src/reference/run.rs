@@ -1,0 +1,333 @@
+//! An experiment in simulated time, from its files to its numbers.
+//!
+//! Follows `third.cc`'s run and the monitors that made the published rows: samples every `MON_INTERVAL`, of the switch port that
+//! leads to the host most flows go to, and of those flows.
+//!
+//! Must not: print. Progress goes to a closure, which may end the run; what was gathered until then is kept.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use rocexdp_sim::net::{Network, NetworkError, Options};
+use rocexdp_sim::picos::Picos;
+use rocexdp_sim::switch::{DropReason, PRIORITIES};
+use rocexdp_sim::topology::{HostId, Node, PortId, SwitchId};
+
+use super::case::{Case, Numbering};
+use super::config::Controller;
+use super::fct::{Done, FctRow};
+use super::files::NodeId;
+use super::host::{Assigned, HostParams, Places, RefHost};
+use super::stats::{FlowSample, Gatherer, Pauses, Sample, Subject, Summary};
+
+/// What a run gave.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// The row of `incast_summary.csv`.
+    pub summary: Summary,
+    /// What `pfc_summary.csv` has beside it.
+    pub pauses: Pauses,
+    /// Flows that ended, in the order of the list.
+    pub done: Vec<Done>,
+    /// Flows of the list.
+    pub flows: usize,
+    /// Samples that were kept.
+    pub series: Vec<Sample>,
+    /// Packets sent on links: what a run's cost is told by.
+    pub packet_hops: u64,
+    /// Simulated nanoseconds that were left when the run was ended from outside; 0: it ran to its end.
+    pub left: u64,
+}
+
+impl Outcome {
+    /// The rows of `fct_summary.csv`; none if no flow ended.
+    #[must_use]
+    pub fn fct_rows(&self) -> Vec<FctRow> {
+        FctRow::all(&self.summary.case, &self.done)
+    }
+}
+
+/// How a run is run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Of the marks.
+    pub seed: u64,
+    /// Keep each sample of the first so many nanoseconds, and then one every so many; (0, 0): none.
+    pub keep: (u64, u64),
+}
+
+impl Settings {
+    /// With this seed, keeping no samples.
+    #[must_use]
+    pub const fn seeded(seed: u64) -> Self {
+        Self { seed, keep: (0, 0) }
+    }
+}
+
+/// A run in progress.
+struct Running<'a> {
+    case: &'a Case,
+    numbering: Numbering,
+    network: Network<RefHost>,
+    /// The port that is looked at.
+    switch: SwitchId,
+    port: PortId,
+    /// Flows through it: number, source, destination.
+    flows: Vec<(u32, HostId, HostId)>,
+}
+
+/// Runs a case. `progress` is told how much of the run is done, of 1, now and then; false ends it.
+///
+/// # Errors
+/// What the network refuses.
+pub fn run(
+    case: &Case,
+    settings: Settings,
+    mut progress: impl FnMut(f64) -> bool,
+) -> Result<Outcome, NetworkError> {
+    let mut running = Running::new(case, settings.seed)?;
+    let monitor = case.config.monitor;
+    let end = monitor.end.min(case.config.stop);
+    let mut gatherer = Gatherer::new(
+        Subject {
+            case: case.name.clone(),
+            link: running.link_rate(),
+            length: end.saturating_sub(monitor.start),
+        },
+        running.flows.len(),
+    );
+    let mut series = Vec::new();
+    let (whole, every) = settings.keep;
+    let mut next_kept = 0;
+    let mut left = 0;
+    let length = (end - monitor.start).max(1) as f64;
+    // The last sample is two periods before the end, as the published windows say.
+    let mut at = monitor.start + monitor.interval;
+    while at + monitor.interval < end {
+        running.network.run_until(Picos::from_nanos(at));
+        let sample = running.sample(at - monitor.start);
+        if every > 0 && (sample.at <= whole || sample.at >= next_kept) {
+            next_kept = sample.at + every;
+            series.push(sample.clone());
+        }
+        gatherer.add(sample);
+        if !progress((at - monitor.start) as f64 / length) {
+            left = case.config.stop - at;
+            break;
+        }
+        at += monitor.interval;
+    }
+    if left == 0 {
+        running
+            .network
+            .run_until(Picos::from_nanos(case.config.stop));
+        progress(1.0);
+    }
+    let (_, packet_hops) = running.network.work();
+    Ok(Outcome {
+        summary: gatherer.summary(),
+        pauses: gatherer.pauses(),
+        done: running.done(),
+        flows: case.flows.len(),
+        series,
+        packet_hops,
+        left,
+    })
+}
+
+impl<'a> Running<'a> {
+    fn new(case: &'a Case, seed: u64) -> Result<Self, NetworkError> {
+        let numbering = case.numbering();
+        let topology = case.topology(&numbering);
+        let options = Options {
+            seed,
+            whole_nanoseconds: true,
+            // A switch's seed is its number of node (`SwitchNode::SwitchNode`).
+            ecmp_seeds: Some(numbering.switches.iter().map(|id| id.0).collect()),
+        };
+        let network = Network::new(topology, hosts(case, &numbering), &options)?;
+        let busiest = busiest(case);
+        let (switch, port) = network_side(case, &numbering, busiest);
+        let flows = (0..)
+            .zip(&case.flows)
+            .filter(|(_, f)| f.destination == busiest)
+            .map(|(number, f)| {
+                (
+                    number,
+                    numbering.host(f.source),
+                    numbering.host(f.destination),
+                )
+            })
+            .collect();
+        Ok(Self {
+            case,
+            numbering,
+            network,
+            switch,
+            port,
+            flows,
+        })
+    }
+
+    /// Rate of the link behind the port.
+    fn link_rate(&self) -> u64 {
+        self.network
+            .link_at(Node::Switch(self.switch), self.port)
+            .and_then(|(link, _)| self.case.nodes.links.get(link.0 as usize))
+            .map_or(0, |link| link.rate.as_bps())
+    }
+
+    fn sample(&self, at: u64) -> Sample {
+        let now = self.network.now();
+        let mut sample = Sample {
+            at,
+            ..Sample::default()
+        };
+        for (number, id) in (0..).map(SwitchId).zip(&self.numbering.switches) {
+            let switch = self.network.switch(number);
+            let ports = self.case.nodes.links.iter();
+            let ports = ports.filter(|l| l.ends.contains(id)).count();
+            for port in (0..u16::try_from(ports).unwrap_or(u16::MAX)).map(PortId) {
+                for priority in 0..PRIORITIES as u8 {
+                    let c = switch.counters(now, port, priority);
+                    sample.pauses += c.pauses_sent;
+                    sample.pause_time += c.pausing.as_nanos();
+                    sample.drops += DropReason::ALL.map(|r| c.dropped(r)).iter().sum::<u64>();
+                    if number == self.switch && port == self.port {
+                        sample.queue += c.queue;
+                        sample.marked += c.marked;
+                        sample.sent_packets += c.tx_packets;
+                        sample.sent_bytes += c.tx_bytes;
+                    }
+                }
+            }
+        }
+        sample.flows = self
+            .flows
+            .iter()
+            .map(|flow| self.flow_sample(*flow))
+            .collect();
+        sample
+    }
+
+    fn flow_sample(&self, (number, source, destination): (u32, HostId, HostId)) -> FlowSample {
+        let host = self.network.host(source);
+        let received = self.network.host(destination).received(number);
+        match host.sender(number) {
+            Some(qp) if host.has_started(number) => {
+                let look = qp.look(self.network.now(), host.line());
+                FlowSample {
+                    active: qp.finished.is_none(),
+                    rate: look.rate.as_bps(),
+                    alpha: look.alpha,
+                    received,
+                    cnps: qp.cnps,
+                    cuts: look.cuts,
+                }
+            }
+            _ => FlowSample::default(),
+        }
+    }
+
+    fn done(&self) -> Vec<Done> {
+        let mut done: Vec<Done> = Vec::new();
+        for host in self.network.hosts() {
+            for qp in host.senders() {
+                let flow = qp.assigned.flow;
+                let path = self.case.paths.get(&(flow.source, flow.destination));
+                let (Some(at), Some(path)) = (qp.finished, path) else {
+                    continue;
+                };
+                done.push(Done {
+                    flow: qp.assigned.number,
+                    size: flow.size,
+                    fct: at.as_nanos().saturating_sub(flow.start),
+                    ideal: path.ideal_fct(flow.size, self.case.config.payload),
+                });
+            }
+        }
+        done.sort_by_key(|d| d.flow);
+        done
+    }
+}
+
+/// The host that most flows go to, the first of those.
+fn busiest(case: &Case) -> NodeId {
+    let mut flows: BTreeMap<NodeId, usize> = BTreeMap::new();
+    for flow in &case.flows {
+        *flows.entry(flow.destination).or_default() += 1;
+    }
+    let most = flows.values().max().copied().unwrap_or(0);
+    let first = flows.iter().find(|(_, n)| **n == most);
+    first.map_or_else(|| first_host(case), |(id, _)| *id)
+}
+
+fn first_host(case: &Case) -> NodeId {
+    case.host_links().next().map_or(NodeId(0), |(id, _)| id)
+}
+
+/// The switch and port at the other end of a host's link.
+fn network_side(case: &Case, numbering: &Numbering, host: NodeId) -> (SwitchId, PortId) {
+    let links = &case.nodes.links;
+    let other = links.iter().find_map(|l| match l.ends {
+        [a, b] if a == host => Some(b),
+        [a, b] if b == host => Some(a),
+        _ => None,
+    });
+    let Some(id) = other else {
+        return (SwitchId(0), PortId(0));
+    };
+    let port = links
+        .iter()
+        .filter(|l| l.ends.contains(&id))
+        .position(|l| l.ends.contains(&host));
+    let port = PortId(port.and_then(|p| u16::try_from(p).ok()).unwrap_or(0));
+    match numbering.node(id) {
+        Node::Switch(switch) => (switch, port),
+        Node::Host(_) => (SwitchId(0), port),
+    }
+}
+
+/// The hosts with their flows.
+fn hosts(case: &Case, numbering: &Numbering) -> Vec<RefHost> {
+    let c = &case.config;
+    let params = Rc::new(HostParams {
+        rp: (c.controller == Controller::Dcqcn).then(|| case.rp_params()),
+        payload: c.payload,
+        ack_interval: c.ack_interval,
+        chunk: c.chunk,
+        variable_window: c.variable_window,
+        rate_bound: c.rate_bound,
+        ack_high_priority: c.ack_high_priority,
+        cnp_interval: Picos::from_nanos(c.cnp_interval),
+    });
+    let mut sending: BTreeMap<NodeId, Vec<Assigned>> = BTreeMap::new();
+    let mut receiving: BTreeMap<NodeId, usize> = BTreeMap::new();
+    let mut places = Places::default();
+    for (number, flow) in (0..).zip(&case.flows) {
+        let sender = sending.entry(flow.source).or_default();
+        places.sender.push(sender.len() as u32);
+        sender.push(Assigned {
+            number,
+            flow: *flow,
+            source: numbering.host(flow.source),
+            destination: numbering.host(flow.destination),
+            window: case.window(flow.source, flow.destination),
+        });
+        let receiver = receiving.entry(flow.destination).or_default();
+        places.receiver.push(*receiver as u32);
+        *receiver += 1;
+    }
+    let places = Rc::new(places);
+    case.host_links()
+        .map(|(id, line)| {
+            RefHost::new(
+                params.clone(),
+                line,
+                sending.get(&id).map_or(&[], Vec::as_slice),
+                receiving.get(&id).copied().unwrap_or(0),
+                places.clone(),
+            )
+        })
+        .collect()
+}
