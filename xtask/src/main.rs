@@ -112,6 +112,14 @@ enum Task {
         #[arg(long, value_name = "NAME", num_args = 0..=1, default_missing_value = "")]
         mutants: Option<String>,
     },
+    /// Run the reference simulator's published experiments and write docs/congestion.md with its plots
+    Congestion {
+        /// Directory with the published runs: incast/, late/, pfc/, fct/ and their summaries
+        data: PathBuf,
+        /// Runs with other random numbers than the published ones, for the mean
+        #[arg(long, default_value_t = 5)]
+        seeds: u64,
+    },
     /// File sizes, module heads, where `unsafe` may stand, and the direction of dependencies
     Layers,
     /// Whether the tables of rules and scenarios in docs lead to functions and tests that exist
@@ -167,6 +175,15 @@ fn dispatch(task: Task) -> Result<ExitCode> {
             from,
             replay: replay.as_deref(),
         })?,
+        Task::Congestion { data, seeds } => sh::run(
+            sh::cargo()
+                .current_dir(paths::root())
+                .args(["run", "--release", "-p", "rocexdp-fabric"])
+                .args(["--example", "congestion", "--"])
+                .arg(std::path::absolute(data)?)
+                .arg("docs")
+                .arg(seeds.to_string()),
+        )?,
         Task::Layers => layers::run()?,
         Task::Conformance => conformance::run()?,
         Task::Ci { skip_test } => return ci::run(skip_test),

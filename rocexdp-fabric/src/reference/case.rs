@@ -11,6 +11,7 @@ use std::time::Duration;
 use rocexdp_common::fault::{Faults, Share};
 use rocexdp_proto::dcqcn::{Params, RpParams};
 use rocexdp_proto::time::Rate;
+use rocexdp_sim::picos::Picos;
 use rocexdp_sim::switch::{
     EcnConfig, MarkOn, PRIORITIES, PfcConfig, PfcThreshold, PortConfig, Scheduler, SwitchConfig,
 };
@@ -109,6 +110,25 @@ impl Case {
         Ok(case)
     }
 
+    /// Reads all three files: `config` is its name and text, `load` reads those that it names.
+    ///
+    /// # Errors
+    /// [`Config::read`]'s and [`Case::new`]'s, and what `load` says.
+    pub fn load(
+        name: &str,
+        config: (&str, &str),
+        mut load: impl FnMut(&str) -> Result<String, String>,
+    ) -> Result<Self, FileError> {
+        let config = Config::read(config.0, config.1)?;
+        let mut named = |file: &str, key: &str| {
+            load(file).map_err(|why| config.error(format!("{key} {file}: {why}")))
+        };
+        let topology = named(&config.topology_file, "TOPOLOGY_FILE")?;
+        let flows = named(&config.flow_file, "FLOW_FILE")?;
+        let files = (config.topology_file.clone(), config.flow_file.clone());
+        Self::new(name, config, (&files.0, &topology), (&files.1, &flows))
+    }
+
     fn check(&self) -> Result<(), FileError> {
         for link in &self.nodes.links {
             let rate = link.rate.as_bps();
@@ -159,6 +179,14 @@ impl Case {
             .filter(|(end, _)| !self.nodes.is_switch(*end))
             .collect();
         rates.into_iter()
+    }
+
+    /// Delay of a host's link.
+    #[must_use]
+    pub fn delay(&self, host: NodeId) -> Picos {
+        let links = &self.nodes.links;
+        let link = links.iter().find(|l| l.ends.contains(&host));
+        link.map_or(Picos::ZERO, |l| l.delay)
     }
 
     /// The reaction point as the configuration sets it.

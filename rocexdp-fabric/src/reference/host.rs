@@ -16,9 +16,10 @@
 
 use std::collections::VecDeque;
 use std::rc::Rc;
+use std::time::Duration;
 
 use rocexdp_proto::dcqcn::{ReactionPoint, RpParams};
-use rocexdp_proto::time::Rate;
+use rocexdp_proto::time::{Rate, Timestamp, nanos};
 use rocexdp_sim::net::Host;
 use rocexdp_sim::picos::Picos;
 use rocexdp_sim::switch::PRIORITIES;
@@ -26,7 +27,7 @@ use rocexdp_sim::topology::{HostId, PortId};
 
 use super::clock::transmission;
 use super::files::Flow;
-use super::packet::{Kind, RefPacket};
+use super::packet::{ACK_LEN, Kind, RefPacket};
 
 /// A NACK for the same gap is repeated after this.
 const NACK_INTERVAL: Picos = Picos::from_micros(500);
@@ -79,6 +80,8 @@ pub struct Qp {
     /// CNP flags received.
     pub cnps: u64,
     rp: Option<ReactionPoint>,
+    alpha_period: Duration,
+    first_cnp: Option<Timestamp>,
     next: u64,
     acknowledged: u64,
     next_send: Picos,
@@ -100,6 +103,25 @@ impl Qp {
             rp.handle_timeout(now.timestamp());
         }
         rp.rate().unwrap_or(line)
+    }
+
+    /// `cnp_received_mlx`. Of events at one nanosecond the one that was scheduled first comes first: a CNP's acknowledgement was
+    /// when it was sent to this host, `flight` ago, alpha's tick one period ago. So with alpha's period below that the CNP still
+    /// counts for a tick of the same nanosecond. (The reaction point puts timers first, which holds for the longer ones.)
+    fn congested(&mut self, now: Picos, flight: Picos) {
+        let Some(rp) = &mut self.rp else { return };
+        let now = now.timestamp();
+        let first = *self.first_cnp.get_or_insert(now);
+        let since = now.saturating_since(first);
+        let period = self.alpha_period;
+        let ticks_now = since > Duration::ZERO && nanos(since).is_multiple_of(nanos(period).max(1));
+        let counted = if ticks_now && Picos::from_nanos(nanos(period)) < flight {
+            now.saturating_sub(Duration::from_nanos(1))
+        } else {
+            now
+        };
+        // The line rate is known, so there is always a rate to cut from.
+        let _ = rp.on_cnp(counted, 1);
     }
 
     /// `GetWin`: the window, by the rate where it is variable, at least 1 byte.
@@ -170,6 +192,8 @@ struct Receiver {
 pub struct RefHost {
     params: Rc<HostParams>,
     line: Rate,
+    /// From an acknowledgement's start at the switch to its arrival here.
+    flight: Picos,
     /// Of the flows that start here, by start; those before `started` have.
     qps: Vec<Qp>,
     started: usize,
@@ -194,11 +218,11 @@ pub struct Places {
 }
 
 impl RefHost {
-    /// A host whose link has this rate, with the flows that start here, by start; `receivers` flows end here.
+    /// A host whose link has this rate and delay, with the flows that start here, by start; `receivers` flows end here.
     #[must_use]
     pub fn new(
         params: Rc<HostParams>,
-        line: Rate,
+        (line, delay): (Rate, Picos),
         flows: &[Assigned],
         receivers: usize,
         places: Rc<Places>,
@@ -212,12 +236,18 @@ impl RefHost {
                 .rp
                 .as_ref()
                 .map(|rp| ReactionPoint::new(rp, Some(line))),
+            alpha_period: params
+                .rp
+                .as_ref()
+                .map_or(Duration::ZERO, |rp| rp.dce_tcp_rtt),
+            first_cnp: None,
             next: 0,
             acknowledged: 0,
             next_send: Picos::ZERO,
         });
         Self {
             line,
+            flight: delay + transmission(ACK_LEN.into(), line),
             qps: qps.collect(),
             started: 0,
             active: Vec::new(),
@@ -336,10 +366,7 @@ impl RefHost {
         }
         if packet.cnp {
             qp.cnps += 1;
-            // The line rate is known, so there is always a rate to cut from.
-            if let Some(rp) = &mut qp.rp {
-                let _ = rp.on_cnp(now.timestamp(), 1);
-            }
+            qp.congested(now, self.flight);
         }
         if qp.is_finished() {
             qp.finished = Some(now);

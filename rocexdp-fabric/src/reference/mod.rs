@@ -17,12 +17,15 @@ pub mod fct;
 pub mod files;
 pub mod host;
 pub mod packet;
+pub mod random;
+pub mod result;
 pub mod run;
 pub mod stats;
 mod text;
 
 pub use case::Case;
 pub use config::Config;
+pub use result::CaseResult;
 pub use run::{Outcome, Settings, run};
 
 pub use text::FileError;

@@ -18,6 +18,7 @@ use super::config::Controller;
 use super::fct::{Done, FctRow};
 use super::files::NodeId;
 use super::host::{Assigned, HostParams, Places, RefHost};
+use super::random::Shared;
 use super::stats::{FlowSample, Gatherer, Pauses, Sample, Subject, Summary};
 
 /// What a run gave.
@@ -50,7 +51,7 @@ impl Outcome {
 /// How a run is run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Of the marks.
+    /// Of the marks: the reference's `RngRun`. With 1 they are those of the published runs.
     pub seed: u64,
     /// Keep each sample of the first so many nanoseconds, and then one every so many; (0, 0): none.
     pub keep: (u64, u64),
@@ -104,7 +105,8 @@ pub fn run(
     // The last sample is two periods before the end, as the published windows say.
     let mut at = monitor.start + monitor.interval;
     while at + monitor.interval < end {
-        running.network.run_until(Picos::from_nanos(at));
+        // A look at a time comes before what happens then: it was planned long before.
+        running.network.run_until(Picos::from_nanos(at) - Picos(1));
         let sample = running.sample(at - monitor.start);
         if every > 0 && (sample.at <= whole || sample.at >= next_kept) {
             next_kept = sample.at + every;
@@ -144,8 +146,19 @@ impl<'a> Running<'a> {
             whole_nanoseconds: true,
             // A switch's seed is its number of node (`SwitchNode::SwitchNode`).
             ecmp_seeds: Some(numbering.switches.iter().map(|id| id.0).collect()),
+            ..Options::default()
         };
-        let network = Network::new(topology, hosts(case, &numbering), &options)?;
+        let mut network = Network::new(topology, hosts(case, &numbering), &options)?;
+        let own_error_rates = case.nodes.links.iter().filter(|l| l.error_rate > 0.0);
+        let draws = Shared::new(seed, case.nodes.count, own_error_rates.count());
+        for switch in (0..).map(SwitchId).take(numbering.switches.len()) {
+            network.set_draws(switch, Box::new(draws.clone()));
+        }
+        // Who has nothing to tell them apart but the same start goes in the order of the list: the network asks the host touched
+        // last first.
+        for flow in case.flows.iter().rev() {
+            network.host_mut(numbering.host(flow.source));
+        }
         let busiest = busiest(case);
         let (switch, port) = network_side(case, &numbering, busiest);
         let flows = (0..)
@@ -323,7 +336,7 @@ fn hosts(case: &Case, numbering: &Numbering) -> Vec<RefHost> {
         .map(|(id, line)| {
             RefHost::new(
                 params.clone(),
-                line,
+                (line, case.delay(id)),
                 sending.get(&id).map_or(&[], Vec::as_slice),
                 receiving.get(&id).copied().unwrap_or(0),
                 places.clone(),

@@ -16,6 +16,8 @@ use crate::switch::PRIORITIES;
 
 /// Bytes of a pause frame as [`crate::switch::Queued::wire_len`] counts them: the shortest Ethernet frame.
 pub const PAUSE_FRAME: u32 = 64;
+/// The same of the reference simulators (`pause-header.cc`: Ethernet 14, IPv4 20, 9).
+const REFERENCE_PAUSE_FRAME: u32 = 43;
 /// How long a reordered packet waits for later ones to overtake it, as on [`crate::wire::Wire`].
 const HOLD_TIME: Picos = Picos::from_nanos(crate::wire::HOLD_TIME);
 
@@ -161,14 +163,10 @@ impl<P: Packet> Direction<P> {
     #[inline]
     pub(super) fn serialise(&self, wire_len: u32) -> Picos {
         let bytes = u64::from(wire_len + self.overhead);
-        let span = match self.ps_per_byte {
+        match self.ps_per_byte {
+            _ if self.whole_nanoseconds => Picos::serialise_truncated(bytes, self.rate),
             Some(ps) => Picos(bytes * ps),
             None => Picos::serialise(bytes, self.rate),
-        };
-        if self.whole_nanoseconds {
-            Picos::from_nanos(span.as_nanos())
-        } else {
-            span
         }
     }
 
@@ -195,7 +193,11 @@ impl<P: Packet> Direction<P> {
             }
             Item::Pause(_) => {
                 self.counters.pause_frames += 1;
-                PAUSE_FRAME
+                if self.whole_nanoseconds {
+                    REFERENCE_PAUSE_FRAME
+                } else {
+                    PAUSE_FRAME
+                }
             }
         };
         let span = self.serialise(len);

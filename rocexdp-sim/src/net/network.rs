@@ -13,7 +13,7 @@ use super::routes::{self, Routes};
 use super::tap::Taps;
 use super::{Ended, Host, NetworkError, Options, Packet};
 use crate::picos::Picos;
-use crate::switch::{Output, PRIORITIES, Switch, quanta_time};
+use crate::switch::{Draws, Output, PRIORITIES, Switch, quanta_time};
 use crate::topology::{HostId, LinkId, Node, PortId, SwitchId, Topology};
 
 /// What happens: kind and number, in one word.
@@ -220,6 +220,11 @@ impl<H: Host> Network<H> {
     #[must_use]
     pub fn switch(&self, switch: SwitchId) -> &Switch<H::Packet> {
         &self.switches[switch.0 as usize].switch
+    }
+
+    /// Has a switch draw from here instead of from the seed.
+    pub fn set_draws(&mut self, switch: SwitchId, draws: Box<dyn Draws>) {
+        self.switches[switch.0 as usize].switch.set_draws(draws);
     }
 
     /// Packets that a switch dropped for want of a way.

@@ -15,7 +15,9 @@ use crate::topology::TopologyError;
 pub struct Options {
     /// Of marks, of ways, and, added to their own seed, of faults.
     pub seed: u64,
-    /// Serialisation times are whole nanoseconds, rounded down, as ns-3's are.
+    /// As the reference simulators: serialisation times are whole nanoseconds ([`Picos::serialise_truncated`]), pause frames 43 B.
+    ///
+    /// [`Picos::serialise_truncated`]: crate::picos::Picos::serialise_truncated
     pub whole_nanoseconds: bool,
     /// Seed of each switch for [`Packet::ecmp_hash`]; `None`: drawn from `seed`.
     pub ecmp_seeds: Option<Vec<u32>>,

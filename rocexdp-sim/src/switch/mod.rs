@@ -29,7 +29,7 @@ pub use config::{
     SwitchConfig, headroom, quanta_time,
 };
 pub use counters::{BufferUse, DropReason, QueueCounters};
-pub use model::{Dropped, Output, Switch};
+pub use model::{Draws, Dropped, Output, Switch};
 
 /// 802.1p priorities.
 pub const PRIORITIES: usize = 8;

@@ -77,6 +77,21 @@ struct Port {
     paused: u8,
 }
 
+/// Where a switch's chance comes from.
+pub trait Draws: Send {
+    /// Uniform over 0 to 1, 1 excluded: one per packet that a queue between its thresholds may mark.
+    fn draw(&mut self) -> f64;
+    /// A pause or resume frame is sent. (The reference simulators draw its identification from the same source.)
+    fn pause_frame(&mut self) {}
+}
+
+impl Draws for Rng {
+    fn draw(&mut self) -> f64 {
+        // 53 random bits: every f64 of [0, 1) that is a multiple of 2^-53.
+        (self.next_u64() >> 11) as f64 / (1_u64 << 53) as f64
+    }
+}
+
 /// A shared-buffer switch.
 pub struct Switch<P> {
     ports: Vec<Port>,
@@ -85,7 +100,7 @@ pub struct Switch<P> {
     mark_on: MarkOn,
     /// Quanta of a pause; `None`: until resumed.
     quanta: Option<u16>,
-    rng: Rng,
+    draws: Box<dyn Draws>,
     timers: Timers,
     outputs: VecDeque<Output>,
 }
@@ -147,10 +162,15 @@ impl<P: Queued> Switch<P> {
             buffer: Buffer::new(config),
             mark_on: config.mark_on,
             quanta: config.pfc.as_ref().and_then(|pfc| pfc.quanta),
-            rng: Rng::new(seed),
+            draws: Box::new(Rng::new(seed)),
             timers: Timers::default(),
             outputs: VecDeque::new(),
         })
+    }
+
+    /// Draws from here instead of from its seed.
+    pub fn set_draws(&mut self, draws: Box<dyn Draws>) {
+        self.draws = draws;
     }
 
     /// A packet has arrived by `from` and leaves by `to`. Ports are those of the configuration; a priority above 7 counts as 7.
@@ -201,7 +221,7 @@ impl<P: Queued> Switch<P> {
         port.occupied |= 1 << priority;
         let queue = &mut port.queues[usize::from(priority)];
         if self.mark_on == MarkOn::Enqueue {
-            mark(&mut self.rng, queue, &mut packet);
+            mark(self.draws.as_mut(), queue, &mut packet);
         }
         queue.count(now);
         let counters = &mut queue.counters;
@@ -247,7 +267,7 @@ impl<P: Queued> Switch<P> {
         queue.counters.tx_bytes += u64::from(len);
         self.buffer.release(in_port, priority, len.into());
         if self.mark_on == MarkOn::Dequeue {
-            mark(&mut self.rng, queue, &mut packet);
+            mark(self.draws.as_mut(), queue, &mut packet);
         }
         self.check_resume(now, PortId(in_port), priority);
         Some(packet)
@@ -330,6 +350,7 @@ impl<P: Queued> Switch<P> {
         let state = &mut self.ports[usize::from(port.0)];
         let queue = &mut state.queues[usize::from(priority)];
         queue.counters.pauses_sent += 1;
+        self.draws.pause_frame();
         if let Some(quanta) = self.quanta {
             queue.refresh_at = now + Picos(quanta_time(quanta, state.rate).0 / 2);
             self.timers
@@ -352,6 +373,7 @@ impl<P: Queued> Switch<P> {
             queue.refresh_at = Picos::MAX;
             queue.counters.pausing = queue.counters.pausing + (now - since);
             queue.counters.resumes_sent += 1;
+            self.draws.pause_frame();
             self.outputs.push_back(Output::Resume { port, priority });
         }
     }
@@ -434,7 +456,7 @@ impl<P: Queued> Switch<P> {
 
 /// RED on the instantaneous length of the queue (`ShouldSendCN` of the reference); one draw per packet between the thresholds. A
 /// packet that is not ECN-capable passes: DCQCN's fabrics carry nothing that would have to be dropped instead.
-fn mark<P: Queued>(rng: &mut Rng, queue: &mut Queue, packet: &mut P) {
+fn mark<P: Queued>(draws: &mut dyn Draws, queue: &mut Queue, packet: &mut P) {
     let Some(ecn) = queue.ecn.filter(|_| packet.ecn_capable()) else {
         return;
     };
@@ -444,8 +466,7 @@ fn mark<P: Queued>(rng: &mut Rng, queue: &mut Queue, packet: &mut P) {
     }
     let chosen = held > ecn.kmax || {
         let share = ecn.pmax * (held - ecn.kmin) as f64 / (ecn.kmax - ecn.kmin) as f64;
-        // 53 random bits: every f64 of [0, 1) that is a multiple of 2^-53.
-        ((rng.next_u64() >> 11) as f64) < share * (1_u64 << 53) as f64
+        draws.draw() < share
     };
     if chosen {
         queue.counters.marked += 1;

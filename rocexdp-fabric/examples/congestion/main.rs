@@ -1,0 +1,135 @@
+//! Writes docs/congestion.md: the reference's experiments here and there, side by side, with plots.
+//!
+//! `cargo xtask congestion DATA`, or
+//! `cargo run --release -p rocexdp-fabric --example congestion -- DATA docs [SEEDS]`.
+//! DATA is the directory with the published runs (incast/, late/, pfc/, fct/ and their summaries).
+
+mod published;
+mod svg;
+mod text;
+
+use std::error::Error;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+
+use rayon::prelude::*;
+use rocexdp_fabric::reference::{Case, CaseResult, Outcome, Settings, run};
+
+/// An experiment: the run with the reference's own random numbers, and the mean of runs with others.
+pub struct Pair {
+    pub name: String,
+    pub directory: PathBuf,
+    pub case: Case,
+    /// Run 1, with samples.
+    pub own: Outcome,
+    pub own_result: CaseResult,
+    /// The mean over seeds 2, 3, ...
+    pub others: CaseResult,
+}
+
+fn load(path: &Path) -> Result<Case, Box<dyn Error + Send + Sync>> {
+    let config = if path.is_dir() {
+        path.join("config.txt")
+    } else {
+        path.to_owned()
+    };
+    let text = fs::read_to_string(&config)?;
+    let beside = config.parent().unwrap_or(Path::new(""));
+    let file = path.file_name().unwrap_or_default().to_string_lossy();
+    let name = file.trim_end_matches("_config.txt");
+    let load = |named: &str| fs::read_to_string(beside.join(named)).map_err(|e| e.to_string());
+    // Messages end up in the document: no paths of this machine.
+    Ok(Case::load(name, (&format!("{file}"), &text), load)?)
+}
+
+fn entries(directory: &Path, suffix: &str) -> Result<Vec<PathBuf>, Box<dyn Error>> {
+    let mut paths: Vec<PathBuf> = fs::read_dir(directory)?
+        .map(|e| e.map(|e| e.path()))
+        .collect::<Result<_, _>>()?;
+    paths.retain(|p| p.to_string_lossy().ends_with(suffix));
+    paths.sort();
+    Ok(paths)
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let mut args = std::env::args().skip(1);
+    let usage = "congestion DATA DOCS [SEEDS]";
+    let data = PathBuf::from(args.next().ok_or(usage)?);
+    let docs = PathBuf::from(args.next().ok_or(usage)?);
+    let seeds: u64 = args.next().map_or(Ok(5), |s| s.parse())?;
+    let mut jobs: Vec<(&str, PathBuf)> = Vec::new();
+    for (group, suffix) in [
+        ("incast", ""),
+        ("late", ""),
+        ("pfc", ""),
+        ("fct", "_config.txt"),
+    ] {
+        jobs.extend(
+            entries(&data.join(group), suffix)?
+                .into_iter()
+                .map(|p| (group, p)),
+        );
+    }
+    // One core is left for others.
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let pool = rayon::ThreadPoolBuilder::new()
+        .num_threads((cores - 1).max(1))
+        .build()?;
+    let pairs: Mutex<Vec<(&str, Pair)>> = Mutex::default();
+    let refused: Mutex<Vec<String>> = Mutex::default();
+    let work =
+        |(group, path): &(&'static str, PathBuf)| -> Result<(), Box<dyn Error + Send + Sync>> {
+            let case = match load(path) {
+                Ok(case) => case,
+                Err(why) => {
+                    refused
+                        .lock()
+                        .map_err(|_| "poisoned")?
+                        .push(why.to_string());
+                    return Ok(());
+                }
+            };
+            let kept = if *group == "fct" {
+                (0, 0)
+            } else {
+                (2_000_000, 50_000)
+            };
+            let own = run(
+                &case,
+                Settings {
+                    seed: 1,
+                    keep: kept,
+                },
+                |_| true,
+            )?;
+            let own_result = CaseResult::of(std::slice::from_ref(&own)).ok_or("no run")?;
+            let others: Vec<Outcome> = (2..2 + seeds)
+                .into_par_iter()
+                .map(|seed| run(&case, Settings::seeded(seed), |_| true))
+                .collect::<Result<_, _>>()?;
+            let others = CaseResult::of(&others).ok_or("no seeds")?;
+            eprintln!("{group}/{}", case.name);
+            let pair = Pair {
+                name: case.name.clone(),
+                directory: path.clone(),
+                case,
+                own,
+                own_result,
+                others,
+            };
+            pairs.lock().map_err(|_| "poisoned")?.push((group, pair));
+            Ok(())
+        };
+    pool.install(|| jobs.par_iter().try_for_each(work))
+        .map_err(|e| e.to_string())?;
+    let mut pairs = pairs.into_inner().map_err(|_| "poisoned")?;
+    pairs.sort_by(|a, b| a.1.name.cmp(&b.1.name));
+    let mut refused = refused.into_inner().map_err(|_| "poisoned")?;
+    refused.sort();
+    let plots = docs.join("congestion");
+    fs::create_dir_all(&plots)?;
+    let document = text::document(&data, &plots, &pairs, &refused, seeds)?;
+    fs::write(docs.join("congestion.md"), document)?;
+    Ok(())
+}

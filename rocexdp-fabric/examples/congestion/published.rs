@@ -1,0 +1,102 @@
+//! The published files: rows by column, and how many of their samples and flows come out the same here.
+
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::fs;
+use std::path::Path;
+
+use crate::Pair;
+
+/// A row by its columns.
+pub type Row = BTreeMap<String, String>;
+
+/// A CSV file without quoting.
+pub fn rows(file: &Path) -> Result<Vec<Row>, Box<dyn Error>> {
+    let text = fs::read_to_string(file).map_err(|e| format!("{}: {e}", file.display()))?;
+    let mut lines = text.lines();
+    let header: Vec<&str> = lines.next().unwrap_or_default().split(',').collect();
+    Ok(lines
+        .map(|line| {
+            let values = header.iter().zip(line.split(','));
+            values
+                .map(|(k, v)| ((*k).to_owned(), v.to_owned()))
+                .collect()
+        })
+        .collect())
+}
+
+/// A number of a row; NaN if there is none.
+pub fn number(row: &Row, column: &str) -> f64 {
+    row.get(column)
+        .and_then(|v| v.parse().ok())
+        .unwrap_or(f64::NAN)
+}
+
+/// Rows of `queue.csv` and `flows.csv` that were compared, and those that are the same.
+pub fn samples(pair: &Pair) -> Result<(usize, usize), Box<dyn Error>> {
+    let (mut compared, mut same) = (0, 0);
+    let by_time: BTreeMap<u64, _> = pair.own.series.iter().map(|s| (s.at, s)).collect();
+    let at = |row: &Row| (number(row, "t_us") * 1e3).round() as u64;
+    let queue = pair.directory.join("queue.csv");
+    if queue.exists() {
+        for row in rows(&queue)? {
+            let Some(sample) = by_time.get(&at(&row)) else {
+                continue;
+            };
+            compared += 1;
+            same += usize::from(
+                sample.queue as f64 == number(&row, "egress_qlen_bytes")
+                    && sample.marked as f64 == number(&row, "ecn_marked_pkts_cum")
+                    && sample.sent_packets as f64 == number(&row, "tx_data_pkts_cum"),
+            );
+        }
+    }
+    let flows = pair.directory.join("flows.csv");
+    if flows.exists() {
+        let mut sources: Vec<u32> = pair.case.flows.iter().map(|f| f.source.0).collect();
+        sources.dedup();
+        for row in rows(&flows)? {
+            let source = number(&row, "src") as u32;
+            let place = pair.case.flows.iter().position(|f| f.source.0 == source);
+            let (Some(sample), Some(place)) = (by_time.get(&at(&row)), place) else {
+                continue;
+            };
+            let Some(flow) = sample.flows.get(place).filter(|f| f.active) else {
+                continue;
+            };
+            compared += 1;
+            let rate = flow.rate as f64 / 1e9 - number(&row, "rate_gbps");
+            same += usize::from(
+                rate.abs() < 0.000_051
+                    && flow.received as f64 == number(&row, "rx_inorder_bytes")
+                    && flow.cnps as f64 == number(&row, "cnp_cum")
+                    && flow.cuts as f64 == number(&row, "ratecut_cum"),
+            );
+        }
+    }
+    Ok((compared, same))
+}
+
+/// Flows of `NAME_fct.csv` whose time is the same to the nanosecond, and all of them.
+pub fn flows(pair: &Pair) -> Result<(usize, usize), Box<dyn Error>> {
+    let file = pair
+        .directory
+        .with_file_name(format!("{}_fct.csv", pair.name));
+    let mut times: BTreeMap<(String, u64), f64> = BTreeMap::new();
+    let published = rows(&file)?;
+    for row in &published {
+        let key = format!("{}-{}", row["src"], row["dst"]);
+        times.insert(
+            (key, number(row, "size_bytes") as u64),
+            number(row, "fct_ns"),
+        );
+    }
+    let same = pair.own.done.iter().filter(|done| {
+        let Some(flow) = pair.case.flows.get(done.flow as usize) else {
+            return false;
+        };
+        let key = format!("{}-{}", flow.source.0, flow.destination.0);
+        times.get(&(key, done.size)) == Some(&(done.fct as f64))
+    });
+    Ok((same.count(), published.len()))
+}

@@ -1,0 +1,149 @@
+//! The reference's runs come out as published, sample by sample: with its hosts, its rounding and its random numbers, everything
+//! that the shipped reaction point and switch decide shows in these rows.
+
+use rocexdp_fabric::reference::stats::Sample;
+use rocexdp_fabric::reference::{Case, CaseResult, Outcome, Settings, run};
+
+type Error = Box<dyn std::error::Error>;
+
+struct Published {
+    name: &'static str,
+    config: &'static str,
+    topology: &'static str,
+    flows: &'static str,
+    queue_rows: &'static str,
+    flow_rows: &'static str,
+}
+
+macro_rules! published {
+    ($name:literal) => {
+        Published {
+            name: $name,
+            config: include_str!(concat!("data/reference/", $name, "/config.txt")),
+            topology: include_str!(concat!("data/reference/", $name, "/topology.txt")),
+            flows: include_str!(concat!("data/reference/", $name, "/flow.txt")),
+            queue_rows: include_str!(concat!("data/reference/", $name, "/queue.csv")),
+            flow_rows: include_str!(concat!("data/reference/", $name, "/flows.csv")),
+        }
+    };
+}
+
+fn case(of: &Published) -> Result<Case, Error> {
+    Ok(Case::load(
+        of.name,
+        ("config.txt", of.config),
+        |file| match file {
+            "topology.txt" => Ok(of.topology.to_owned()),
+            "flow.txt" => Ok(of.flows.to_owned()),
+            other => Err(format!("{other} is not there")),
+        },
+    )?)
+}
+
+/// Runs the first 4 ms, keeping what the published files keep.
+fn start_of(case: &Case, seed: u64) -> Result<Outcome, Error> {
+    let settings = Settings {
+        seed,
+        keep: (2_000_000, 50_000),
+    };
+    let length = (case.config.monitor.end - case.config.monitor.start) as f64;
+    Ok(run(case, settings, |share| share * length < 4_000_000.0)?)
+}
+
+fn columns(row: &str) -> Vec<&str> {
+    row.split(',').collect()
+}
+
+/// Every row of `queue.csv` against the sample of its time.
+fn compare_queue(of: &Published, samples: &[Sample]) -> usize {
+    let mut compared = 0;
+    for row in of.queue_rows.lines().skip(1) {
+        let published = columns(row);
+        let at: u64 = published[0].parse().expect("a time");
+        let Some(sample) = samples.iter().find(|s| s.at == at * 1_000) else {
+            continue;
+        };
+        let got = [
+            sample.queue,
+            sample.marked,
+            sample.sent_packets,
+            sample.sent_bytes,
+        ];
+        let got = got.map(|n| n.to_string());
+        assert_eq!(got.as_slice(), &published[3..7], "{} {row}", of.name);
+        compared += 1;
+    }
+    compared
+}
+
+/// Every row of `flows.csv`. Senders are numbered as their flows are listed.
+fn compare_flows(of: &Published, samples: &[Sample]) -> usize {
+    let mut compared = 0;
+    for row in of.flow_rows.lines().skip(1) {
+        let published = columns(row);
+        let number = |i: usize| published[i].parse::<f64>().expect("a number");
+        let Some(sample) = samples.iter().find(|s| s.at == number(0) as u64 * 1_000) else {
+            continue;
+        };
+        let flow = sample.flows[number(1) as usize];
+        let counted = [flow.received, flow.cnps, flow.cuts].map(|n| n as f64);
+        assert_eq!(
+            counted,
+            [number(7), number(9), number(10)],
+            "{} {row}",
+            of.name
+        );
+        // Printed with 4 and 5 decimals.
+        let rate = flow.rate as f64 / 1e9;
+        assert!((rate - number(4)).abs() < 0.000_051, "{} {row}", of.name);
+        assert!(
+            (flow.alpha - number(6)).abs() < 0.000_005_1,
+            "{} {row}",
+            of.name
+        );
+        compared += 1;
+    }
+    compared
+}
+
+#[test]
+fn the_first_milliseconds_of_incasts_are_those_of_the_reference() -> Result<(), Error> {
+    for of in [
+        published!("mlx100_2to1"),
+        published!("mlx25_8to1"),
+        published!("mlx100np4_4to1"),
+        published!("paperT100_4to1"),
+        published!("zhu40_8to1"),
+        published!("zhu40ns3_2to1"),
+    ] {
+        let outcome = start_of(&case(&of)?, 1)?;
+        assert_eq!(compare_queue(&of, &outcome.series), 239, "{}", of.name);
+        let rows = of.flow_rows.lines().count() - 1;
+        assert_eq!(compare_flows(&of, &outcome.series), rows, "{}", of.name);
+    }
+    Ok(())
+}
+
+#[test]
+fn another_seed_marks_other_packets() -> Result<(), Error> {
+    let case = case(&published!("mlx25_8to1"))?;
+    let marks = |seed| -> Result<u64, Error> {
+        let outcome = start_of(&case, seed)?;
+        Ok(outcome.series.last().map_or(0, |s| s.marked))
+    };
+    let (first, again, other) = (marks(1)?, marks(1)?, marks(2)?);
+    assert_eq!(first, again);
+    assert_ne!(first, other);
+    Ok(())
+}
+
+#[test]
+fn a_run_that_is_ended_keeps_what_it_has() -> Result<(), Error> {
+    let case = case(&published!("mlx25_8to1"))?;
+    let outcome = start_of(&case, 1)?;
+    assert!(outcome.left > 0);
+    let result = CaseResult::of(&[outcome]).ok_or("no run")?;
+    assert!(result.partial);
+    assert!(result.to_string().contains("partial"));
+    Ok(())
+}
