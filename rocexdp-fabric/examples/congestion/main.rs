@@ -18,11 +18,15 @@ use rocexdp_fabric::reference::{Case, CaseResult, Outcome, Settings, run};
 
 /// An experiment: the run with the reference's own random numbers, and the mean of runs with others.
 pub struct Pair {
+    /// Name of the experiment.
     pub name: String,
+    /// Its directory, or its configuration.
     pub directory: PathBuf,
+    /// What was run.
     pub case: Case,
     /// Run 1, with samples.
     pub own: Outcome,
+    /// The same, summed up.
     pub own_result: CaseResult,
     /// The mean over seeds 2, 3, ...
     pub others: CaseResult,

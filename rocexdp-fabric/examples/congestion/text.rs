@@ -60,7 +60,7 @@ pub fn document(
     refused: &[String],
     seeds: u64,
 ) -> Result<String, Box<dyn Error>> {
-    let group = |name: &str| {
+    let group = |name: &'static str| {
         pairs
             .iter()
             .filter(move |(g, _)| *g == name)
@@ -247,13 +247,7 @@ fn fct<'a>(
     refused: &[String],
     seeds: u64,
 ) -> Result<(), Box<dyn Error>> {
-    let published = rows(
-        &data
-            .join("fct_summary.csv")
-            .exists()
-            .then(|| data.join("fct_summary.csv"))
-            .unwrap_or_else(|| data.join("fct/fct_summary.csv")),
-    )?;
+    let published = rows(&data.join("fct/fct_summary.csv"))?;
     let _ = writeln!(
         out,
         "\n## WebSearch on a leaf-spine\n\n32 hosts at 25 Gb/s, two spines at 100 Gb/s, half load, 2 882 flows. Slowdown by size.\n\n| run | size | flows | mean: reference | run 1 | mean of {seeds} | p99: reference | run 1 | mean of {seeds} |\n|---|---|---|---|---|---|---|---|---|"
