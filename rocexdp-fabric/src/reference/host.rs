@@ -140,6 +140,12 @@ impl Qp {
         self.next.saturating_sub(self.acknowledged) >= window
     }
 
+    /// Rate cuts as of the latest input.
+    #[must_use]
+    pub fn cuts(&self) -> u64 {
+        self.rp.as_ref().map_or(0, |rp| rp.counters().cuts)
+    }
+
     /// What it shows at `now`, which must not be before anything that happened to it.
     #[must_use]
     pub fn look(&self, now: Picos, line: Rate) -> Look {

@@ -8,6 +8,7 @@ use std::{
 use rocexdp_sim::{
     net::{Network, Options},
     picos::Picos,
+    topology::{HostId, Node},
 };
 
 use super::{
@@ -121,9 +122,12 @@ impl Reference {
         let places = Rc::new(places);
         let hosts = scenario.fabric.hosts.iter().enumerate().map(|(n, host)| {
             let receivers = receiving[n] as usize;
+            let here = Node::Host(HostId(n as u32));
+            let link = topology.links.iter().find(|l| l.ends.contains(&here));
+            let delay = link.map_or(Picos::ZERO, |l| l.delay);
             RefHost::new(
                 Rc::clone(&params),
-                host.nics[0].rate,
+                (host.nics[0].rate, delay),
                 &sending[n],
                 receivers,
                 Rc::clone(&places),
@@ -148,7 +152,7 @@ impl Reference {
 
     fn sender(&self, flow: usize) -> Option<&crate::reference::host::Qp> {
         let host = self.network.host(self.flows.get(flow)?.from);
-        host.all_senders().get(*self.senders.get(flow)?)
+        host.senders().get(*self.senders.get(flow)?)
     }
 }
 

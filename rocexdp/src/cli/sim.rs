@@ -2,6 +2,7 @@
 //!
 //! A scenario is checked, its memory estimated, its runs spread over cores. Ctrl-C keeps what there is, marked as partial.
 
+mod reference;
 mod run;
 
 /// Options of `rocexdp sim`.
@@ -19,6 +20,8 @@ pub struct Args {
 enum Command {
     /// Run a scenario; the same as `rocexdp sim FILE`
     Run(run::Args),
+    /// Run experiments in the format of the HPCC simulator, DCQCN's reference (docs/congestion.md)
+    Reference(reference::Args),
 }
 
 /// Simulates.
@@ -26,5 +29,6 @@ pub(super) fn run(args: Args) -> anyhow::Result<()> {
     match args.command {
         None => run::run(args.run),
         Some(Command::Run(args)) => run::run(args),
+        Some(Command::Reference(args)) => reference::run(args),
     }
 }
