@@ -117,7 +117,7 @@ fn the_first_milliseconds_of_incasts_are_those_of_the_reference() -> Result<(), 
         published!("zhu40ns3_2to1"),
     ] {
         let outcome = start_of(&case(&of)?, 1)?;
-        assert_eq!(compare_queue(&of, &outcome.series), 239, "{}", of.name);
+        assert_eq!(compare_queue(&of, &outcome.series), 240, "{}", of.name);
         let rows = of.flow_rows.lines().count() - 1;
         assert_eq!(compare_flows(&of, &outcome.series), rows, "{}", of.name);
     }
