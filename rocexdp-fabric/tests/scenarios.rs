@@ -69,6 +69,11 @@ fn losses_cost_go_back_n_more_than_selective_repeat() {
             .filter(|run| run.parameters["transport.selective_repeat"] == selective);
         let times: Vec<f64> = runs.map(|run| run.flows[0].fct_s.unwrap()).collect();
         assert_eq!(times.len(), 3);
+        let [a, b, c] = times[..] else { unreachable!() };
+        assert!(
+            a != b && b != c && a != c,
+            "seeds draw other losses: {times:?}"
+        );
         times.iter().sum::<f64>() / 3.0
     };
     assert!(

@@ -19,7 +19,10 @@ use rocexdp_sim::topology::{HostId, LinkId, Topology};
 
 pub use schema::{Schema, Set};
 
-use crate::source::{Error, Source};
+use crate::{
+    source::{Error, Source},
+    workload::random::stream,
+};
 
 /// Version of the schema.
 pub const VERSION: u32 = 1;
@@ -98,9 +101,11 @@ impl Fabric {
     pub fn seeded(&self, seed: u64) -> Topology {
         let mut topology = self.topology.clone();
         for (n, link) in (0_u64..).zip(&mut topology.links) {
+            // Drawn, not combined: the network adds its own seed to these. What enters port 0 and port 1 is told apart by
+            // `fault::decide`.
+            let drawn = stream(seed, n).next_u64();
             for faults in &mut link.faults {
-                // What enters port 0 and port 1 is told apart by `fault::decide`.
-                faults.seed = seed ^ n.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+                faults.seed = drawn;
             }
         }
         topology

@@ -186,6 +186,9 @@ fn highest(run: &Run, of: impl Fn(&PortSeries, usize) -> f64) -> Vec<(&PortSerie
         .collect();
     all.sort_by(|a, b| b.1.total_cmp(&a.1));
     all.truncate(PORTS);
+    // What would lie on the axis says nothing.
+    let least = all.first().map_or(0.0, |first| first.1) / 100.0;
+    all.retain(|(_, most)| *most >= least);
     all
 }
 

@@ -179,7 +179,8 @@ impl Scale {
 
     fn ticks(&self, wanted: f64) -> Vec<f64> {
         let (least, most) = (self.least, self.most);
-        if self.log {
+        // Within half a decade, 1, 2 and 5 are too few.
+        if self.log && most > least * 5.0 {
             return decades(least, most);
         }
         let rough = ((most - least) / wanted).max(f64::MIN_POSITIVE);

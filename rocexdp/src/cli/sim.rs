@@ -8,6 +8,7 @@ mod run;
 /// Options of `rocexdp sim`.
 #[derive(Debug, clap::Args)]
 #[command(args_conflicts_with_subcommands = true)]
+#[group(skip)]
 pub struct Args {
     #[command(subcommand)]
     command: Option<Command>,

@@ -28,8 +28,9 @@ use crate::{
 /// How often the bar and the signals are looked at.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// Options of `rocexdp sim run`.
+/// Options of `rocexdp sim run`. They are also those of `rocexdp sim`, and no two groups of options have one name.
 #[derive(Debug, clap::Args)]
+#[group(skip)]
 pub struct Args {
     /// The scenario, TOML (docs/sim.md); `-`: standard input
     #[arg(value_name = "FILE")]
