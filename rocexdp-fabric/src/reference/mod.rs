@@ -6,7 +6,7 @@
 //! `rocexdp_sim`'s switch; so that nothing else differs, the host here follows the reference's in every rule and rounding
 //! ([`host`]), and network time is in whole nanoseconds ([`clock`]).
 //!
-//! [`Config::read`] first, since the configuration names the other two files; then [`Case::new`]; then [`run`].
+//! [`Config::read`] first, since the configuration names the other two files; then [`Case::new`]; then [`run()`].
 //!
 //! Must not: open files, read a clock, or adjust anything until it fits.
 
