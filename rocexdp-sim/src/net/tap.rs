@@ -1,7 +1,7 @@
 //! Captures: what is sent into a link, as a nanosecond pcap has it.
 //!
 //! Payload that hosts do not keep is not in a capture either: a record then holds fewer bytes than the packet has, as with a short
-//! snap length. Format: https://www.ietf.org/archive/id/draft-ietf-opsawg-pcap-04.html (magic 0xa1b23c4d, Ethernet).
+//! snap length. Format: <https://www.ietf.org/archive/id/draft-ietf-opsawg-pcap-04.html> (magic 0xa1b23c4d, Ethernet).
 //!
 //! Must not: open a file.
 
