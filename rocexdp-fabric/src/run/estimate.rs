@@ -1,7 +1,7 @@
 //! What a run will need of memory, before it starts.
 //!
-//! Bytes per thing were measured with this program (`docs/sim.md` says how); an estimate is of the order, not the byte, and is made
-//! from what a scenario says, not from its flows.
+//! Bytes per thing are rough, taken from the sizes of what is kept of each: an estimate is of the order, not the byte, and is made from
+//! what a scenario says, not from its flows.
 //!
 //! Must not: look at the machine; its caller knows how much there is.
 

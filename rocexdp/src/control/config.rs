@@ -103,7 +103,7 @@ pub struct RunOptions {
     #[arg(long, value_name = "RATE")]
     #[serde(deserialize_with = "from_text")]
     pub line_rate: Option<Rate>,
-    /// What decides how fast a QP sends: fixed, fixed=RATE, dcqcn, dcqcn-window=RTT[,constant] [default: dcqcn]
+    /// What decides how fast a QP sends: fixed, fixed=RATE, dcqcn, dcqcn-window=RTT, dcqcn-window=RTT,constant [default: dcqcn]
     #[arg(long, value_name = "NAME[=VALUE]")]
     #[serde(deserialize_with = "from_text")]
     pub rate_control: Option<RateControl>,

@@ -2,7 +2,7 @@
 //! own receive side runs out of room.
 //!
 //! Received: XDP keeps each priority's last pause in `LINK_CONTROL` (frame's time, and end of its quanta at the link's rate), which
-//! a worker reads before it sends anything, so that a pause is in force within one turn: at most [`super::worker`]'s budget of
+//! a worker reads before it sends anything, so that a pause is in force within one turn: at most `engine::worker`'s budget of
 //! packets, 64, after its frame. While a pause holds something back the worker looks every 50 us at least, so that its end is not
 //! slept through. Most MACs take these frames themselves: then none is seen here, and the MAC pauses by itself.
 //!

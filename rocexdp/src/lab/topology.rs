@@ -129,7 +129,7 @@ pub fn check_free(lab: &str) -> Result<(), Error> {
     Ok(())
 }
 
-/// Removes what exists of a lab; see [`remove_namespaces`].
+/// Removes what exists of a lab.
 ///
 /// # Errors
 /// The first thing that could not be removed; the rest is still tried.

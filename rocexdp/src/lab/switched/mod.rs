@@ -2,7 +2,7 @@
 //!
 //! Built from the fabric's TOML that the simulator reads too. Each host is a namespace, LAB-HOST, with an interface per NIC
 //! (`eth0`, `eth1`, ...); each switch is one, LAB-SWITCH, with the other ends of its hosts' veths (`port0`, ...), where captures show
-//! what passes. Everything in between, links between switches included, is `rocexdp_sim::net` in one thread ([`run`]): rates,
+//! what passes. Everything in between, links between switches included, is `rocexdp_sim::net` in one thread (`run`): rates,
 //! delays, queues, marks, pauses, faults, ways. Hosts know one another's Ethernet addresses from the start.
 //!
 //! Nothing here knows RDMA. Root is needed.
