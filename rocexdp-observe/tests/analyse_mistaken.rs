@@ -47,6 +47,26 @@ fn a_sequence_nak_behind_an_rnr_nak_is_no_loss() {
 }
 
 #[test]
+fn what_a_receiver_puts_off_again_and_again_is_not_taken_for_copies() {
+    let mut capture = Capture::default();
+    // Three SENDs, of which the first is put off thirty times.
+    for round in 0..31 {
+        for n in 0..3 {
+            capture.send(i64::from(round) * MS + i64::from(n) * US, 0x202, 100 + n);
+        }
+        if round < 30 {
+            capture.answer(i64::from(round) * MS + 5 * US, 0x101, 100, RNR);
+        }
+    }
+    for n in 0..3 {
+        capture.ack(31 * MS + i64::from(n) * US, 0x101, 100 + n);
+    }
+    let report = capture.report();
+    assert_eq!(kinds(&report), [Kind::Rnr], "{:#?}", report.findings);
+    assert_eq!(report.flows[0].metrics.retransmissions.packets, 90);
+}
+
+#[test]
 fn what_is_lost_once_the_refused_request_was_sent_again_is_a_loss_still() {
     let mut capture = Capture::default();
     refused_once(&mut capture);

@@ -112,10 +112,12 @@ impl Analyser {
                 },
             );
         }
-        let again = half.requests.again.packets;
-        if again >= DOUBLED
-            && again * 10 >= (half.requests.packets - again.min(half.requests.packets)) * 9
-        {
+        let requests = &half.requests;
+        // What an RNR NAK asked for is no copy, however often.
+        let again = requests.again.packets;
+        let again = again.saturating_sub(requests.again_after_rnr);
+        let fresh = requests.packets.saturating_sub(requests.again.packets);
+        if again >= DOUBLED && again * 10 >= fresh * 9 {
             let frames = [half.first_frame];
             out.add(Kind::DuplicateFrames, place, half.times.0, again, &frames, |_| {
                 format!(

@@ -151,6 +151,8 @@ pub struct Requests {
     pub missing: u64,
     /// Requests sent again.
     pub again: Again,
+    /// Of them, those that a receiver which was not ready had put off.
+    pub again_after_rnr: u64,
     /// Responses sent again.
     pub responses_again: Again,
     /// Retransmission timeouts inferred.
@@ -412,6 +414,7 @@ impl Requests {
         if let Some(run) = &mut self.rnr {
             run.again += 1;
             run.asked_again |= run.psn == r.psn;
+            self.again_after_rnr += u64::from(!fills);
         }
         if let Some(sent) = self.history.get_mut(r.psn) {
             sent.copies = sent.copies.saturating_add(1);
