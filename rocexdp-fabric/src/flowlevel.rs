@@ -252,8 +252,8 @@ impl<'a> State<'a> {
         let now = self.now;
         let (ends, packets) = (&mut self.ends, self.packets);
         self.active.retain(|flow| {
-            // Less than a byte is what rounding left.
-            if flow.left >= 0.5 {
+            // Less than a byte is what rounding left; and what takes no time that can be told from now would never be over.
+            if flow.left >= 0.5 && now + flow.left / flow.rate > now {
                 return true;
             }
             if let Some(path) = known.remove(&flow.flow) {

@@ -37,6 +37,8 @@ const MOST_MTU: u32 = 10_000;
 const MOST_OVERHEAD: u32 = 256;
 /// Times down of one link at most.
 const MOST_DOWN: u64 = 100_000;
+/// NICs of one host at most: the simulator's hosts number theirs in a byte.
+const MOST_NICS_OF_HOST: usize = 255;
 /// Hosts' NICs that fit a /16.
 const MOST_NICS: usize = 65_000;
 
@@ -369,6 +371,14 @@ fn build_hosts(
     for (host, planned) in hosts.iter().zip(&plan.hosts) {
         if host.nics.is_empty() {
             let reason = format!("the host {} has no link", host.name);
+            return Err(source.error(planned.at.clone(), reason));
+        }
+        if host.nics.len() > MOST_NICS_OF_HOST {
+            let reason = format!(
+                "the host {} has {} NICs by its links: {MOST_NICS_OF_HOST} at most",
+                host.name,
+                host.nics.len()
+            );
             return Err(source.error(planned.at.clone(), reason));
         }
         if let Some(given) = &planned.nics

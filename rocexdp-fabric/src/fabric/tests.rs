@@ -241,6 +241,11 @@ const MISTAKES: &[(&str, usize, &str)] = &[
 const MISTAKES_LINKED: &[(&str, usize, &str)] = &[
     ("[[host]]\nname = 'h2'", 2, "h2 has no link"),
     (
+        "[[host]]\nname = 'h2'\n[[link]]\nends = ['h2', 's0']\ncount = 256",
+        2,
+        "the host h2 has 256 NICs by its links: 255 at most",
+    ),
+    (
         "[[switch]]\nname = 's1'",
         2,
         "not connected: no links (through switches) lead from h0 to s1",

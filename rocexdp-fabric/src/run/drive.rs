@@ -100,9 +100,9 @@ pub(super) fn run<D: Driver>(
         let step_ends = plan.duration.is_none_or(|end| until <= end);
         until = until.min(plan.duration.unwrap_or(Picos::MAX));
         let marks = !marked && plan.warmup <= until;
-        if marks && plan.warmup < until {
-            driver.network().run_until(plan.warmup);
-        }
+        let mut stuck = marks
+            && plan.warmup < until
+            && driver.network().run_until(plan.warmup) == Left::Deadlock;
         if marks {
             marked = true;
             recorder.mark(driver.network_ref());
@@ -111,6 +111,7 @@ pub(super) fn run<D: Driver>(
             }
         }
         let left = driver.network().run_until(until);
+        stuck |= left == Left::Deadlock;
         for (flow, end) in driver.ended() {
             if flows.ends[flow].replace(end).is_none() && driver.flows()[flow].bytes.is_some() {
                 flows.left -= 1;
@@ -129,7 +130,7 @@ pub(super) fn run<D: Driver>(
         if plan.duration.is_some_and(|end| until >= end) {
             break Ended::Duration;
         }
-        if left == Left::Deadlock {
+        if stuck {
             break Ended::Deadlock;
         }
         if left == Left::Idle && plan.duration.is_none() {
@@ -212,10 +213,11 @@ fn read_off<D: Driver>(
     }
 }
 
-/// How a deadlock is looked for.
+/// How a deadlock is looked for. It ends a run that nothing else would: pauses are told again for ever, and what waits for their
+/// end gives up no sooner.
 pub(super) fn check(scenario: &Scenario) -> Option<DeadlockCheck> {
     Some(DeadlockCheck {
-        stop: scenario.run.stop_at_deadlock,
+        stop: scenario.run.stop_at_deadlock || scenario.run.duration.is_none(),
         ..DeadlockCheck::default()
     })
 }

@@ -18,6 +18,8 @@ const FLOW: f64 = 500.0;
 const HOST: f64 = 12_000.0;
 /// A switch port with its eight queues.
 const PORT: f64 = 3_000.0;
+/// Which ports lead from one switch to another.
+const WAY: f64 = 12.0;
 /// A packet on a link or in a queue.
 const PACKET: f64 = 200.0;
 /// A step of a series.
@@ -83,8 +85,8 @@ impl Estimate {
         } else {
             flows
         };
-        // Ways: of each switch to each host.
-        let ways = topology.switches.len() as f64 * hosts * 4.0;
+        // Ways: of each switch to each switch.
+        let ways = (topology.switches.len() as f64).powi(2) * WAY;
         let series = 5.0 * ports + 2.0 * topology.links.len() as f64 + MOST_FLOWS as f64;
         Self {
             flows,

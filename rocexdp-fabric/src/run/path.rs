@@ -217,7 +217,7 @@ impl Path {
             return Picos::ZERO;
         };
         let full = packets.payload + packets.headers + u64::from(slowest.overhead);
-        let before = Picos::serialise((count - 1) * full, slowest.rate);
+        let before = Picos::serialise((count - 1).saturating_mul(full), slowest.rate);
         before + self.one(topology, last) + self.one(topology, packets.ack)
     }
 

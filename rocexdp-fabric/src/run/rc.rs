@@ -95,7 +95,10 @@ impl Rc {
                 Some(known) if transport.per_pair => *known,
                 _ => (self.open(scenario, &flow)?, 0),
             };
-            known.insert(key, (connection, before + flow.bytes.unwrap_or(0)));
+            known.insert(
+                key,
+                (connection, before.saturating_add(flow.bytes.unwrap_or(0))),
+            );
             self.places.push((connection, before));
             let [sender, _] = self.connections[connection];
             let message = Message {

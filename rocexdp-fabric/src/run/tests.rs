@@ -183,6 +183,30 @@ fn memory_grows_with_flows_and_hosts() {
         "run.duration = '1ms'\nfabric = { defaults.link.rate = '100G', generate = { kind = 'leaf-spine', leaves = 32, hosts_per_leaf = 32, spines = 16 } }\n[[traffic]]\nsizes = 'fb_hadoop'\nload = 0.8",
     );
     assert!(small < 10e6 && wide > 500e6, "{small} {wide}");
+    // Ways from each switch to each, which two hosts do not show.
+    let long = of(
+        "fabric = { defaults.link.rate = '10G', generate = { kind = 'pair', switches = 5000 } }\n[[flow]]\nfrom = 'h0'\nto = 'h1'\nbytes = 1",
+    );
+    assert!(long > 5000.0 * 5000.0 * 8.0, "{long}");
+}
+
+#[test]
+fn the_largest_flows_overflow_nothing() {
+    for mode in ["packet", "flow"] {
+        let report = run(&format!(
+            "run = {{ duration = '100us', mode = '{mode}' }}\ntransport = {{ mtu = 256, connections = 'pair' }}\nfabric = {{ defaults.link.rate = '10G', generate.kind = 'pair' }}\n[[flow]]\nfrom = 'h0'\nto = 'h1'\nbytes = '17999999TB'\ncount = 2"
+        ));
+        assert_eq!(report.runs[0].ended, Ended::Duration, "{mode}");
+    }
+}
+
+/// A departure that comes sooner than a time in floating point can tell.
+#[test]
+fn a_flow_that_takes_no_time_ends() {
+    let report = run(
+        "run.mode = 'flow'\nfabric = { defaults.link = { rate = '18000000T', delay = 0 }, generate.kind = 'pair' }\n[[flow]]\nfrom = 'h0'\nto = 'h1'\nbytes = 1\nstart = '1s'",
+    );
+    assert_eq!(report.runs[0].totals.finished, 1);
 }
 
 #[test]
@@ -234,13 +258,9 @@ fn shared() -> (Shared, Bytes) {
     (Shared(Bytes::clone(&bytes)), bytes)
 }
 
-#[test]
-fn a_ring_that_deadlocks_is_reported() {
-    // Five switches in a ring; every flow goes two links round it, the same way, so that every link of the ring has two, and
-    // waits for the next with both.
-    let report = run("
-run = { duration = '30ms', stop_at_deadlock = true }
-transport = { host = 'reference', congestion.control = 'none' }
+/// Five switches in a ring; every flow goes two links round it, the same way, so that every link of the ring has two, and waits for
+/// the next with both.
+const RING: &str = "
 [fabric.defaults]
 link = { rate = '10Gb/s', delay = '1us' }
 switch = { buffer = '1MB', ecn = [], pfc = { threshold = '50KB', quanta = 0 } }
@@ -255,7 +275,15 @@ ends = ['s[0-4]', ['s[1-4]', 's0']]
 [[flow]]
 from = 'h[0-4]'
 to = ['h[2-4]', 'h[0-1]']
-");
+";
+
+#[test]
+fn a_ring_that_deadlocks_is_reported() {
+    let report = run(&format!(
+        "run = {{ duration = '30ms', stop_at_deadlock = true }}
+transport = {{ host = 'reference', congestion.control = 'none' }}
+{RING}"
+    ));
     let run = &report.runs[0];
     assert_eq!(run.ended, Ended::Deadlock);
     let [deadlock] = &run.deadlocks[..] else {
@@ -264,6 +292,30 @@ to = ['h[2-4]', 'h[0-1]']
     assert_eq!((deadlock.priority, deadlock.cycle.len()), (3, 5));
     assert!(deadlock.cycle.contains(&"s4>s0".to_owned()), "{deadlock:?}");
     assert!(results::table::text(&report).contains("DEADLOCK in run 0 (seed 1): priority 3"));
+}
+
+#[test]
+fn a_deadlock_before_the_end_of_the_warm_up_ends_the_run() {
+    let report = run(&format!(
+        "run = {{ duration = '60ms', warmup = '45ms', sample = '50ms', stop_at_deadlock = true }}
+transport = {{ host = 'reference', congestion.control = 'none' }}
+{RING}"
+    ));
+    assert_eq!(report.runs[0].ended, Ended::Deadlock);
+}
+
+/// Pauses are told again for ever, and the shipped transport excuses what waits for their end.
+#[test]
+fn a_run_without_a_duration_ends_with_its_deadlock() {
+    for (host, quanta) in [("reference", 65_535), ("reference", 0), ("rc", 0)] {
+        let ring = RING.replace("quanta = 0", &format!("quanta = {quanta}"));
+        let report = run(&format!(
+            "transport = {{ host = '{host}', congestion.control = 'none' }}\n{ring}bytes = '20MB'"
+        ));
+        let run = &report.runs[0];
+        assert_eq!(run.ended, Ended::Deadlock, "{host} {quanta}");
+        assert_eq!(run.deadlocks.len(), 1, "{host} {quanta}");
+    }
 }
 
 #[test]

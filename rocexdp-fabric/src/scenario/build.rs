@@ -132,7 +132,7 @@ fn build(
     }
     let fabric = Fabric::build(&schema.fabric, &schema.set, source)?;
     let transport = transport::build(&schema.transport, &fabric, source)?;
-    let classes = transport::classes(&schema.class, source)?;
+    let classes = transport::classes(&schema.class, &fabric, source)?;
     let run = plan(&schema, source)?;
     let mut endless: Option<(Range<usize>, String)> = None;
     let workload = Workload::build(

@@ -265,6 +265,16 @@ const MISTAKES_HEADED: &[(&str, usize, &str)] = &[
         "would never send",
     ),
     (
+        "[[class]]\nname = 'a'\ndscp = 1\nweight = 65536",
+        4,
+        "at most 65535",
+    ),
+    (
+        "[[class]]\nname = 'a'\ndscp = 1\n[[class]]\nname = 'b'\ndscp = 2\nweight = 3",
+        6,
+        "the classes a and b have one priority, 0",
+    ),
+    (
         "[set]\nlink = [{ ends = ['h0', 's0'], mtu = 2000 }]",
         0,
         "the MTU of the link h0-s0 is 2000",

@@ -246,6 +246,7 @@ fn congestion(
 
 pub(super) fn classes(
     given: &[Spanned<schema::Class>],
+    fabric: &Fabric,
     source: Source<'_>,
 ) -> Result<Vec<Class>, Error> {
     let mut all: Vec<Class> = Vec::new();
@@ -269,6 +270,23 @@ pub(super) fn classes(
                 "the class {name} has weight 0 and would never send: give it a weight, or make it strict"
             );
             return Err(source.error_at(class.weight.as_ref(), reason));
+        }
+        if weight > u32::from(u16::MAX) {
+            let reason = format!("a weight is at most {}, not {weight}", u16::MAX);
+            return Err(source.error_at(class.weight.as_ref(), reason));
+        }
+        let priority = |dscp: u8| fabric.dscp_to_priority[usize::from(dscp)];
+        let unlike = |other: &&Class| (other.weight, other.strict) != (weight, strict);
+        let mut same = all
+            .iter()
+            .filter(|other| priority(other.dscp) == priority(dscp));
+        if let Some(other) = same.find(unlike) {
+            let reason = format!(
+                "the classes {} and {name} have one priority, {}, which is served in one way: give both one weight, or another DSCP",
+                other.name,
+                priority(dscp)
+            );
+            return Err(source.error(class.dscp.span(), reason));
         }
         all.push(Class {
             name: name.clone(),
