@@ -151,6 +151,7 @@ fn what_is_not_here_is_refused_by_name() {
             "SIMULATOR_STOP_TIME 1.0",
             "MON_START",
         ),
+        ("MON_END", "MON_END 1000", "is not after MON_START"),
     ] {
         let message = refused(&with(key, line));
         assert!(message.contains(expected), "{line}: {message}");

@@ -137,6 +137,28 @@ fn another_seed_marks_other_packets() -> Result<(), Error> {
     Ok(())
 }
 
+/// Before the first sample and after the last one too.
+#[test]
+fn a_run_may_be_ended_at_any_time() -> Result<(), Error> {
+    let mut case = case(&published!("mlx25_8to1"))?;
+    let settings = Settings::seeded(1);
+    case.config.monitor.start += 1_000_000;
+    case.config.monitor.end = case.config.monitor.start + 100_000;
+    let before = run(&case, settings, |_| false)?;
+    assert_eq!((before.series.len(), before.summary.q_max_all), (0, 0.0));
+    // As of 100 us: nothing has started.
+    assert_eq!(before.left, 2_199_900_000);
+    let mut looks = 0;
+    let after = run(&case, settings, |share| {
+        looks += u32::from(share >= 1.0);
+        looks < 3
+    })?;
+    // The third look behind the last sample, which is just before 80 us.
+    assert_eq!(after.left, 2_200_000_000 - 2_001_079_999 - 300_000);
+    assert!(after.summary.q_max_all > 0.0);
+    Ok(())
+}
+
 #[test]
 fn a_run_that_is_ended_keeps_what_it_has() -> Result<(), Error> {
     let case = case(&published!("mlx25_8to1"))?;

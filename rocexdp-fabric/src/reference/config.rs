@@ -348,6 +348,12 @@ impl Config {
                 self.monitor.start, self.stop
             )));
         }
+        if self.monitor.end <= self.monitor.start {
+            return Err(self.error(format!(
+                "MON_END, {} ns, is not after MON_START, {} ns",
+                self.monitor.end, self.monitor.start
+            )));
+        }
         Ok(())
     }
 

@@ -21,6 +21,9 @@ use super::host::{Assigned, HostParams, Places, RefHost};
 use super::random::Shared;
 use super::stats::{FlowSample, Gatherer, Pauses, Sample, Subject, Summary};
 
+/// A run is not left alone for longer, where samples are far apart or there are none.
+const LONGEST: Picos = Picos::from_micros(100);
+
 /// What a run gave.
 #[derive(Clone, Debug)]
 pub struct Outcome {
@@ -105,24 +108,30 @@ pub fn run(
     // The last sample is two periods before the end, as the published windows say.
     let mut at = monitor.start + monitor.interval;
     while at + monitor.interval < end {
+        let share = (at - monitor.start) as f64 / length;
         // A look at a time comes before what happens then: it was planned long before.
-        running.network.run_until(Picos::from_nanos(at) - Picos(1));
+        let looks = Picos::from_nanos(at) - Picos(1);
+        if !running.advance(looks, || progress(share)) {
+            left = case.config.stop - running.network.now().as_nanos();
+            break;
+        }
         let sample = running.sample(at - monitor.start);
         if every > 0 && (sample.at <= whole || sample.at >= next_kept) {
             next_kept = sample.at + every;
             series.push(sample.clone());
         }
         gatherer.add(sample);
-        if !progress((at - monitor.start) as f64 / length) {
+        if !progress(share) {
             left = case.config.stop - at;
             break;
         }
         at += monitor.interval;
     }
     if left == 0 {
-        running
-            .network
-            .run_until(Picos::from_nanos(case.config.stop));
+        let stop = Picos::from_nanos(case.config.stop);
+        if !running.advance(stop, || progress(1.0)) {
+            left = case.config.stop - running.network.now().as_nanos();
+        }
         progress(1.0);
     }
     let (_, packet_hops) = running.network.work();
@@ -180,6 +189,20 @@ impl<'a> Running<'a> {
             port,
             flows,
         })
+    }
+
+    /// Goes on until then, in steps between which it may be ended. False: it was.
+    fn advance(&mut self, until: Picos, mut go_on: impl FnMut() -> bool) -> bool {
+        loop {
+            let next = until.min(self.network.now() + LONGEST);
+            self.network.run_until(next);
+            if next == until {
+                return true;
+            }
+            if !go_on() {
+                return false;
+            }
+        }
     }
 
     /// Rate of the link behind the port.
