@@ -374,6 +374,26 @@ fn flow_mode_and_packet_mode_agree_on_a_flow_alone() {
         );
     }
 }
+/// However many flows a class has.
+#[test]
+fn classes_share_a_sender_by_their_weights() {
+    let report = run(
+        "run = { duration = '4ms', warmup = '1ms' }
+transport.congestion.control = 'none'
+fabric = { defaults.link.rate = '25G', generate = { kind = 'pair', switches = 1 } }
+class = [{ name = 'a', dscp = 8, weight = 3 }, { name = 'b', dscp = 26 }, { name = 'c', dscp = 40, weight = 6 }]
+flow = [{ from = 'h0', to = 'h1', class = 'a' }, { from = 'h0', to = 'h1', class = 'b' }, { from = 'h0', to = 'h1', class = 'c', count = 2 }]",
+    );
+    let flows = &report.runs[0].flows;
+    let all: f64 = flows.iter().map(|flow| flow.goodput_bps).sum();
+    for (class, weight) in [("a", 3.0), ("b", 1.0), ("c", 6.0)] {
+        let of = flows.iter().filter(|flow| flow.class == class);
+        let share = of.map(|flow| flow.goodput_bps).sum::<f64>() / all;
+        let fair = weight / 10.0;
+        assert!((share / fair - 1.0).abs() < 0.02, "{class}: {share}");
+    }
+}
+
 #[test]
 fn a_fixed_rate_is_kept() {
     let report = run(&format!(
