@@ -35,7 +35,7 @@ pub fn files(report: &Report) -> Vec<File> {
 }
 
 const FLOWS: &str = "flow,from,to,class,bytes,delivered,start_s,end_s,fct_s,ideal_s,slowdown,goodput_bps,retransmissions,cnps,cuts,error";
-const QUEUES: &str = "switch,port,to,priority,packets,bytes,marked,dropped,mean_bytes,max_bytes,pauses_sent,pauses_received,paused_s";
+const QUEUES: &str = "switch,port,to,priority,packets,bytes,marked,dropped,mean_bytes,max_bytes,pauses_sent,pauses_received,paused_s,pausing_s";
 const LINKS: &str = "link,from,to,rate_bps,packets,bytes,utilisation,lost_fault,lost_down,corrupted,duplicated,reordered,pause_frames";
 const FLOW_SERIES: &str = "time_s,flow,bps";
 const PORT_SERIES: &str = "time_s,port,queue_bytes,packets,marked,paused_share,pausing_share";
@@ -131,7 +131,7 @@ fn queues(run: &Run, key: &str, out: &mut String) {
     for q in &run.queues {
         _ = writeln!(
             out,
-            "{key},{},{},{},{},{},{},{},{},{},{},{},{},{}",
+            "{key},{},{},{},{},{},{},{},{},{},{},{},{},{},{}",
             q.switch,
             q.port,
             q.to,
@@ -144,7 +144,8 @@ fn queues(run: &Run, key: &str, out: &mut String) {
             q.max_bytes,
             q.pauses_sent,
             q.pauses_received,
-            q.paused_s
+            q.paused_s,
+            q.pausing_s
         );
     }
 }

@@ -118,7 +118,7 @@ pub struct Totals {
     pub retransmissions: u64,
     /// Pauses sent by switches, refreshed ones included.
     pub pauses: u64,
-    /// Time that queues were paused, summed up.
+    /// Time that switches had their peers paused, hosts and switches, summed up over ports and priorities.
     pub paused_s: f64,
     /// Packets lost.
     pub dropped: u64,
@@ -188,6 +188,8 @@ pub struct Queue {
     pub pauses_received: u64,
     /// Time that this queue was paused.
     pub paused_s: f64,
+    /// Time that the port's peer was told to be silent on this priority.
+    pub pausing_s: f64,
 }
 
 /// A direction of a link.

@@ -183,7 +183,7 @@ fn read_off<D: Driver>(
         cnps,
         retransmissions,
         pauses: queues.iter().map(|queue| queue.pauses_sent).sum(),
-        paused_s: queues.iter().map(|queue| queue.paused_s).sum(),
+        paused_s: queues.iter().map(|queue| queue.pausing_s).sum(),
         dropped: drops.values().sum(),
     };
     let endless: Vec<f64> = flows

@@ -246,6 +246,7 @@ impl Recorder {
                     pauses_sent: c.pauses_sent,
                     pauses_received: c.pauses_received,
                     paused_s: seconds(c.paused),
+                    pausing_s: seconds(c.pausing),
                 });
             }
         }

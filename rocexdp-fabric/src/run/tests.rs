@@ -374,6 +374,27 @@ fn flow_mode_and_packet_mode_agree_on_a_flow_alone() {
         );
     }
 }
+#[test]
+fn time_that_hosts_are_paused_counts() {
+    let incast = INCAST.replace(
+        "generate",
+        "defaults.switch = { buffer = '1MB', ecn = [] }\ngenerate",
+    );
+    let report = run(&format!(
+        "run.duration = '3ms'\ntransport.congestion.control = 'none'\n{incast}"
+    ));
+    let run = &report.runs[0];
+    let told = run.queues.iter().filter(|queue| queue.to != "h2");
+    let pausing: f64 = told.map(|queue| queue.pausing_s).sum();
+    assert!(run.totals.pauses > 0 && run.totals.paused_s == pausing);
+    // Each of two senders is silent half of the time, but for what fills the buffer at first, and ends the frame that it has begun.
+    let frames = run.totals.pauses as f64 * 4200.0 * 8.0 / 25e9;
+    assert!(
+        pausing > 0.002 && pausing - frames < 0.003,
+        "{pausing} {frames}"
+    );
+}
+
 /// However many flows a class has.
 #[test]
 fn classes_share_a_sender_by_their_weights() {
