@@ -183,7 +183,8 @@ fn read_off<D: Driver>(
         cnps,
         retransmissions,
         pauses: queues.iter().map(|queue| queue.pauses_sent).sum(),
-        paused_s: queues.iter().map(|queue| queue.pausing_s).sum(),
+        // An empty sum is -0.0.
+        paused_s: queues.iter().map(|queue| queue.pausing_s).sum::<f64>() + 0.0,
         dropped: drops.values().sum(),
     };
     let endless: Vec<f64> = flows

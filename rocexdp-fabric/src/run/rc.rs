@@ -91,14 +91,16 @@ impl Rc {
         for n in 0..self.flows.len() {
             let flow = self.flows[n];
             let key = (flow.from, flow.nic, flow.to, flow.to_nic, flow.class);
+            // Behind a flow without an end no other would ever start: it has a connection of its own.
+            let shared = transport.per_pair && flow.bytes.is_some();
             let (connection, before) = match known.get(&key) {
-                Some(known) if transport.per_pair => *known,
+                Some(known) if shared => *known,
                 _ => (self.open(scenario, &flow)?, 0),
             };
-            known.insert(
-                key,
-                (connection, before.saturating_add(flow.bytes.unwrap_or(0))),
-            );
+            if shared {
+                let after = before.saturating_add(flow.bytes.unwrap_or(0));
+                known.insert(key, (connection, after));
+            }
             self.places.push((connection, before));
             let [sender, _] = self.connections[connection];
             let message = Message {

@@ -426,3 +426,20 @@ fn a_fixed_rate_is_kept() {
         assert!((flow.goodput_bps / line - 0.98).abs() < 0.02, "{flow:?}");
     }
 }
+
+#[test]
+fn a_flow_without_an_end_holds_up_no_other_of_its_pair() {
+    let report = run("
+run = { duration = '200us' }
+transport.connections = 'pair'
+fabric = { defaults.link.rate = '25G', generate = { kind = 'pair', switches = 1 } }
+flow = [{ from = 'h0', to = 'h1' }, { from = 'h0', to = 'h1', bytes = 1000, start = '10us' }]
+");
+    let run = &report.runs[0];
+    let [endless, short] = &run.flows[..] else {
+        panic!("{:?}", run.flows)
+    };
+    assert!(short.fct_s.is_some(), "{short:?}");
+    assert_eq!(run.totals.bytes, endless.delivered + short.delivered);
+    assert!(run.totals.paused_s.is_sign_positive());
+}
