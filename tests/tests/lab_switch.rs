@@ -428,7 +428,8 @@ fn pfc_keeps_unmarked_incast_lossless() {
         return;
     };
     rig.start_hosts(3);
-    let file = SourceFile::create(rig.path("file"), 8 << 20);
+    // 2.7 s of the link each: copies begin up to a second apart, and what is judged is that they met.
+    let file = SourceFile::create(rig.path("file"), 32 << 20);
     let copies: Vec<_> = (0..3)
         .map(|host| {
             let netns = rig.namespace(host);
