@@ -136,7 +136,8 @@ impl Worker {
                 published = time;
                 looks -= 1;
             }
-            if busy {
+            // The time that a pause takes is a number too.
+            if busy || self.held(time) {
                 looks = LOOKS;
             }
             if busy {
@@ -222,6 +223,11 @@ impl Worker {
         publisher.publish(maps, endpoint, &self.io);
     }
 
+    /// Whether a pause holds something back.
+    fn held(&mut self, time: Timestamp) -> bool {
+        self.pauses.is_some() && self.core.endpoint.is_held(time)
+    }
+
     /// How long the worker may sleep now; `None`: go on spinning.
     fn may_sleep(
         &mut self,
@@ -246,7 +252,7 @@ impl Worker {
         }
         let mut longest = until_timer.min(LONGEST_SLEEP);
         // What a pause holds back may go as soon as its end is told, which wakes nobody.
-        if self.pauses.is_some() && self.core.endpoint.is_held(time) {
+        if self.held(time) {
             longest = longest.min(BACKPRESSURE_SLEEP);
         }
         if let Some(renew) = self.pausing.as_ref().and_then(pause::Sender::next) {
