@@ -92,6 +92,13 @@ fn pauses_go_back_to_the_senders_and_nothing_is_lost() {
     }
 }
 
+/// Hosts 0 to 2 write 3 MB each to host 3.
+fn three_to_one(net: &mut Network<RcHost>) {
+    for from in 0..3 {
+        flow(net, [from, 3], &Connection::default(), write(3_000_000, US));
+    }
+}
+
 /// Without PFC the same traffic loses packets: the test above can fail.
 #[test]
 fn without_pauses_it_is_lossy() {
@@ -101,14 +108,7 @@ fn without_pauses_it_is_lossy() {
         s.config.tail_drop = Some(50_000);
     }
     let mut net = network_with(topology, 1, unruled);
-    for from in 0..3 {
-        flow(
-            &mut net,
-            [from, 3],
-            &Connection::default(),
-            write(3_000_000, US),
-        );
-    }
+    three_to_one(&mut net);
     net.run_until(Picos::from_micros(5_000));
     let totals = net.totals();
     assert!(totals.dropped[0] > 100, "{totals:?}");
@@ -121,14 +121,7 @@ fn pauses_end_with_their_link_and_are_told_again() {
     let mut topology = line(None);
     topology.links[3].down = vec![(Picos::from_micros(300), Picos::from_micros(320))];
     let mut net = network_with(topology, 1, unruled);
-    for from in 0..3 {
-        flow(
-            &mut net,
-            [from, 3],
-            &Connection::default(),
-            write(3_000_000, US),
-        );
-    }
+    three_to_one(&mut net);
     net.run_until(Picos::from_micros(30_000));
     let ended: usize = (0..3).map(|h| done(&mut net, h).len()).sum();
     assert_eq!(ended, 3, "{:?}", net.totals());
