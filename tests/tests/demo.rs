@@ -49,14 +49,20 @@ fn the_demonstration_copies_twice_shows_both_hosts_maps_and_removes_everything()
 #[ignore = "needs root: run by cargo xtask test"]
 fn an_interrupted_demonstration_removes_everything() {
     let Some(binary) = product() else { return };
-    // Large enough to be interrupted in the middle of the copy.
-    let demo = start(&binary, "2G");
+    // Large enough to be interrupted in the middle of the copy; it is on the disk twice.
+    let demo = start(&binary, "512M");
     let pid = demo.pid();
     eventually("the copy starts", SHORT, || {
         demo.stdout().contains("by RDMA WRITE").then_some(())
     });
     std::thread::sleep(Duration::from_millis(300));
-    assert_eq!(namespaces(pid).len(), 3);
+    assert_eq!(
+        namespaces(pid).len(),
+        3,
+        "{}{}",
+        demo.stdout(),
+        demo.stderr()
+    );
     let outcome = demo.interrupt(SHORT);
     assert_eq!(outcome.code, Some(130), "{outcome:?}");
     assert_eq!(namespaces(pid), Vec::<String>::new());
