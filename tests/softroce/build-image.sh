@@ -59,6 +59,7 @@ GUEST_BINS="ibv_devices ibv_devinfo ibv_rc_pingpong ibv_uc_pingpong ibv_ud_pingp
 # Kernel modules (and what modules.dep says they need).
 GUEST_MODS="virtio_pci virtio_net virtio_console virtio_rng 9p 9pnet_virtio virtio_blk
             ib_uverbs ib_umad rdma_cm rdma_ucm rdma_rxe crc32_generic crc32-pclmul
+            nvmet nvmet_rdma nvme_rdma brd
             af_packet veth bridge dummy tun 8021q
             sch_netem sch_ingress sch_tbf cls_u32 cls_matchall cls_bpf act_gact act_bpf act_mirred
             nf_tables nft_numgen nft_limit nft_quota nft_ct"

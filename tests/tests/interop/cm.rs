@@ -36,7 +36,7 @@ use rocexdp_tests::{
 use tokio::time::timeout;
 
 use crate::{
-    ending,
+    ending, nvme,
     run::{Expect, Family, Name, Role, Run},
 };
 
@@ -131,6 +131,7 @@ pub fn cases(run: &mut Run) {
             lossy(run, &cm, lost, role)
         });
     }
+    nvme::cases(run, &cm);
     ending::programs(run, &cm);
 }
 
