@@ -103,6 +103,8 @@ impl std::fmt::Debug for Service {
 
 impl Drop for Service {
     fn drop(&mut self) {
+        // The task ends only when its runtime comes to it.
+        self.core.gsi.close();
         self.task.abort();
     }
 }

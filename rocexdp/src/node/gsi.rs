@@ -148,6 +148,11 @@ impl Node {
 }
 
 impl Gsi {
+    /// Closes it at once, whoever else holds it: QP 1 may be opened again. What is asked of it from now on comes to nothing.
+    pub fn close(&self) {
+        self.qp.close();
+    }
+
     fn receive_into(&self, place: u64) -> Result<(), PostError> {
         let at = place * STRIDE as u64;
         let memory: Arc<dyn Memory> = self.places.clone();

@@ -4,7 +4,10 @@ use std::{
     collections::BTreeSet,
     net::IpAddr,
     ops::Deref,
-    sync::{Arc, Mutex, atomic::Ordering},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use anyhow::{Context as _, Result, anyhow, bail};
@@ -39,6 +42,8 @@ pub struct RawQp {
     pub(super) groups: Mutex<BTreeSet<IpAddr>>,
     /// Held while it joins one.
     pub(super) joining: tokio::sync::Mutex<()>,
+    /// It is destroyed.
+    closed: AtomicBool,
 }
 
 /// A queue pair with a completion queue of its own.
@@ -202,6 +207,7 @@ impl RawQp {
             transport,
             groups: Mutex::default(),
             joining: tokio::sync::Mutex::default(),
+            closed: AtomicBool::new(false),
         })
     }
 
@@ -443,6 +449,16 @@ impl RawQp {
 
 impl Drop for RawQp {
     fn drop(&mut self) {
+        self.close();
+    }
+}
+
+impl RawQp {
+    /// Destroys it, before its last holder drops it: its slot may be taken again then.
+    pub(super) fn close(&self) {
+        if self.closed.swap(true, Ordering::AcqRel) {
+            return;
+        }
         let (slot, qpn) = (self.slot, self.qpn());
         self.leave_all();
         // XDP stops giving packets to the QP before the engine forgets it.

@@ -306,7 +306,8 @@ impl Resolving {
             peer.is_multicast().then_some(Mac([0; 6]))
         };
         if let Some(mac) = nearby {
-            let mtu = self.link.mtu;
+            // As it is now: that of the start may be another.
+            let mtu = Link::by_index(self.link.index).map_or(self.link.mtu, |link| link.mtu);
             return self.settle(question, Ok(Resolved { mac, mtu }));
         }
         match self.route(local, peer) {

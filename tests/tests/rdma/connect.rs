@@ -1,6 +1,16 @@
 //! Connecting, refusing, parting.
 
+use rocexdp::rdma::cm::Cm;
+use tokio::{io::AsyncReadExt as _, net::TcpStream, time::timeout};
+
 use super::*;
+
+/// Whether the peer has closed it, whatever it said before.
+async fn is_closed(stream: &mut TcpStream) -> bool {
+    let mut said = Vec::new();
+    let all = stream.read_to_end(&mut said);
+    timeout(Duration::from_millis(200), all).await.is_ok()
+}
 
 #[test]
 #[ignore = "needs root: run by cargo xtask test"]
@@ -67,12 +77,22 @@ fn who_has_no_token_or_no_business_is_refused_and_who_is_silent_holds_up_nobody(
     let a = async |device: Device| {
         let pd = device.protection_domain().unwrap();
         let cq = CompletionQueue::new(4);
-        let silent = tokio::net::TcpStream::connect(server()).await.unwrap();
-        let begun = Instant::now();
         let attempt = async |say: Connect| {
             let qp = pd.queue_pair(&cq).build().unwrap();
             qp.connect(server(), &say).await
         };
+        // Who is silent is sent away after a while. Were others held up by it until then, none of them would find it still there; on a
+        // machine with much to do, one try may.
+        let mut held_up = true;
+        for _ in 0..10 {
+            let mut silent = TcpStream::connect(server()).await.unwrap();
+            attempt(Connect::new()).await.unwrap_err();
+            held_up = is_closed(&mut silent).await;
+            if !held_up {
+                break;
+            }
+        }
+        assert!(!held_up, "held up by the silent one");
         let error = attempt(Connect::new().token(token("another token")))
             .await
             .unwrap_err();
@@ -102,11 +122,6 @@ fn who_has_no_token_or_no_business_is_refused_and_who_is_silent_holds_up_nobody(
         );
         assert!(!error.to_string().contains("5000"), "{error}");
         attempt(right).await.unwrap();
-        assert!(
-            begun.elapsed() < Duration::from_secs(4),
-            "held up by the silent one"
-        );
-        drop(silent);
         let nobody = SocketAddr::from((Ipv4Addr::new(10, 77, 0, 2), 1));
         let qp = pd.queue_pair(&cq).build().unwrap();
         let error = qp.connect(nobody, &Connect::new()).await.unwrap_err();
@@ -166,4 +181,26 @@ fn when_an_end_is_dropped_the_other_one_fails_and_its_requests_complete() {
         drop(qp);
     };
     on_hosts("rdma-drop", None, a, b);
+}
+
+#[test]
+#[ignore = "needs root: run by cargo xtask test"]
+fn a_communication_manager_can_be_opened_as_soon_as_the_one_before_was_dropped() {
+    let Some(lab) = lab("rdma-cm") else {
+        return;
+    };
+    let a = || {
+        run(async {
+            let device = Device::open_with(NodeConfig::new(lab.host_interface())).unwrap();
+            for _ in 0..3 {
+                let cm = Cm::open(&device).unwrap();
+                let twice = Cm::open(&device).unwrap_err().to_string();
+                assert!(twice.contains("QP 1 is open already"), "{twice}");
+                // Its task waits for MADs now.
+                tokio::task::yield_now().await;
+                drop(cm);
+            }
+        });
+    };
+    lab.host(Host::A).run(a).unwrap();
 }
