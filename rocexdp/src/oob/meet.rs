@@ -4,6 +4,9 @@
 
 use std::sync::Arc;
 
+use anyhow::bail;
+use rocexdp_proto::ids::PathMtu;
+
 use super::{
     channel::{Channel, Listener},
     place::{self, Wish},
@@ -30,13 +33,15 @@ pub struct Meeting<'a> {
     pub wish: Wish,
     /// Queue pairs that the device must have room for.
     pub qps: u32,
+    /// The path MTU that the device must carry, where one is asked for (`-m`).
+    pub path_mtu: Option<PathMtu>,
 }
 
 impl Meeting<'_> {
     /// Opens the device and the channel. A device that can't be opened is told before the peer is bothered, where the interface is known.
     ///
     /// # Errors
-    /// No interface, no device, no peer, or a signal.
+    /// No interface, no device, one that does not carry the path MTU, no peer, or a signal.
     pub fn meet(self, cancel: &Arc<Cancel>) -> anyhow::Result<(Device, Channel)> {
         if let Some(host) = self.host {
             let iface = match &self.options.iface {
@@ -72,6 +77,15 @@ impl Meeting<'_> {
         let mut config = settings::node_config(&options)?;
         // The device's own queue pairs have room beside them.
         config.slots = config.slots.max((2 * self.qps).next_power_of_two());
-        Ok(Device::open_with(config)?)
+        let device = Device::open_with(config)?;
+        let carries = device.path_mtu();
+        if let Some(wanted) = self.path_mtu.filter(|wanted| *wanted > carries) {
+            bail!(
+                "-m {}: {iface} carries a path MTU of {} B at most (raise its MTU, or give both ends a smaller -m)",
+                wanted.bytes(),
+                carries.bytes()
+            );
+        }
+        Ok(device)
     }
 }

@@ -110,20 +110,12 @@ pub fn open(mut plan: Plan, cancel: &Arc<Cancel>) -> anyhow::Result<Session> {
         options: &plan.options,
         wish: plan.wish,
         qps: plan.qps,
+        path_mtu: plan.path_mtu,
     };
     let (device, channel) = meeting.meet(cancel)?;
     let role = plan.role();
     let mut wire = Wire { channel, role };
-    let offer = device.path_mtu();
-    let wanted = plan.path_mtu.unwrap_or(offer);
-    if wanted > offer {
-        let iface = &device.node().report().iface;
-        bail!(
-            "-m {}: {iface} carries a path MTU of {} B at most (raise its MTU)",
-            wanted.bytes(),
-            offer.bytes()
-        );
-    }
+    let wanted = plan.path_mtu.unwrap_or_else(|| device.path_mtu());
     let basics = wire.basics(wanted)?;
     if plan.service == Service::Ud {
         // As perftest does: with -a as many sizes as there are.

@@ -153,7 +153,7 @@ impl Inside {
     pub fn perf(&self, test: &str, limit: Duration) -> [serde_json::Value; 2] {
         let line = format!("perf {test} -d {INTERFACE} --json");
         let mut server = self.start(Host::B, &line);
-        server.says(LIMIT, "waits for a client");
+        server.says(limit, "waits for a client");
         let client = self.start(Host::A, &format!("{line} {}", address(Host::B)));
         let client = client.finish(limit).json();
         [client, server.finish(limit).json()]

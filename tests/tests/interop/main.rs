@@ -15,6 +15,7 @@ mod cnp;
 mod ending;
 mod ends;
 mod faults;
+mod inside;
 mod nvme;
 mod ops;
 mod programs;
