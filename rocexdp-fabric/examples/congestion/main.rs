@@ -1,8 +1,9 @@
 //! Writes docs/congestion.md: the reference's experiments here and there, side by side, with plots.
 //!
 //! `cargo xtask congestion DATA`, or
-//! `cargo run --release -p rocexdp-fabric --example congestion -- DATA docs [SEEDS]`.
-//! DATA is the directory with the published runs (incast/, late/, pfc/, fct/ and their summaries).
+//! `cargo run --release -p rocexdp-fabric --example congestion -- DATA docs [SEEDS [NAME...]]`.
+//! DATA is the directory with the published runs (incast/, late/, pfc/, fct/ and their summaries). With names of experiments only
+//! those are run, with run 1, and what came out is printed; nothing is written.
 
 mod published;
 mod svg;
@@ -56,12 +57,41 @@ fn entries(directory: &Path, suffix: &str) -> Result<Vec<PathBuf>, Box<dyn Error
     Ok(paths)
 }
 
+/// Runs one experiment and says how much of what was published came out.
+fn single(data: &Path, group: &str, path: &Path) -> Result<(), Box<dyn Error>> {
+    let case = load(path).map_err(|e| e.to_string())?;
+    let settings = Settings {
+        seed: 1,
+        keep: if group == "fct" {
+            (0, 0)
+        } else {
+            (2_000_000, 50_000)
+        },
+    };
+    let own = run(&case, settings, |_| true)?;
+    let (compared, same) = published::samples(path, &case, &own)?;
+    println!("{}: rows {same}/{compared}", case.name);
+    if group == "fct" {
+        let (same, all) = published::flows(path, &case, &own)?;
+        println!(
+            "  flows {same}/{all}, {} of {} ended",
+            own.done.len(),
+            own.flows
+        );
+    }
+    if group == "pfc" {
+        println!("  {:?}", published::pauses(data, path, &own)?);
+    }
+    Ok(())
+}
+
 fn main() -> Result<(), Box<dyn Error>> {
     let mut args = std::env::args().skip(1);
-    let usage = "congestion DATA DOCS [SEEDS]";
+    let usage = "congestion DATA DOCS [SEEDS [NAME...]]";
     let data = PathBuf::from(args.next().ok_or(usage)?);
     let docs = PathBuf::from(args.next().ok_or(usage)?);
     let seeds: u64 = args.next().map_or(Ok(5), |s| s.parse())?;
+    let names: Vec<String> = args.collect();
     let mut jobs: Vec<(&str, PathBuf)> = Vec::new();
     for (group, suffix) in [
         ("incast", ""),
@@ -74,6 +104,18 @@ fn main() -> Result<(), Box<dyn Error>> {
                 .into_iter()
                 .map(|p| (group, p)),
         );
+    }
+    let named = |path: &Path| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        names
+            .iter()
+            .any(|n| *n == name.trim_end_matches("_config.txt"))
+    };
+    if !names.is_empty() {
+        for (group, path) in jobs.iter().filter(|(_, path)| named(path)) {
+            single(&data, group, path)?;
+        }
+        return Ok(());
     }
     // One core is left for others.
     let cores = std::thread::available_parallelism().map_or(1, usize::from);

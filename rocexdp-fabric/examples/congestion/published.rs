@@ -5,7 +5,7 @@ use std::error::Error;
 use std::fs;
 use std::path::Path;
 
-use crate::Pair;
+use rocexdp_fabric::reference::{Case, Outcome};
 
 /// A row by its columns.
 pub type Row = BTreeMap<String, String>;
@@ -33,11 +33,15 @@ pub fn number(row: &Row, column: &str) -> f64 {
 }
 
 /// Rows of `queue.csv` and `flows.csv` that were compared, and those that are the same.
-pub fn samples(pair: &Pair) -> Result<(usize, usize), Box<dyn Error>> {
+pub fn samples(
+    directory: &Path,
+    case: &Case,
+    own: &Outcome,
+) -> Result<(usize, usize), Box<dyn Error>> {
     let (mut compared, mut same) = (0, 0);
-    let by_time: BTreeMap<u64, _> = pair.own.series.iter().map(|s| (s.at, s)).collect();
+    let by_time: BTreeMap<u64, _> = own.series.iter().map(|s| (s.at, s)).collect();
     let at = |row: &Row| (number(row, "t_us") * 1e3).round() as u64;
-    let queue = pair.directory.join("queue.csv");
+    let queue = directory.join("queue.csv");
     if queue.exists() {
         for row in rows(&queue)? {
             let Some(sample) = by_time.get(&at(&row)) else {
@@ -51,13 +55,13 @@ pub fn samples(pair: &Pair) -> Result<(usize, usize), Box<dyn Error>> {
             );
         }
     }
-    let flows = pair.directory.join("flows.csv");
+    let flows = directory.join("flows.csv");
     if flows.exists() {
-        let mut sources: Vec<u32> = pair.case.flows.iter().map(|f| f.source.0).collect();
+        let mut sources: Vec<u32> = case.flows.iter().map(|f| f.source.0).collect();
         sources.dedup();
         for row in rows(&flows)? {
             let source = number(&row, "src") as u32;
-            let place = pair.case.flows.iter().position(|f| f.source.0 == source);
+            let place = case.flows.iter().position(|f| f.source.0 == source);
             let (Some(sample), Some(place)) = (by_time.get(&at(&row)), place) else {
                 continue;
             };
@@ -78,25 +82,34 @@ pub fn samples(pair: &Pair) -> Result<(usize, usize), Box<dyn Error>> {
 }
 
 /// Flows of `NAME_fct.csv` whose time is the same to the nanosecond, and all of them.
-pub fn flows(pair: &Pair) -> Result<(usize, usize), Box<dyn Error>> {
-    let file = pair
-        .directory
-        .with_file_name(format!("{}_fct.csv", pair.name));
-    let mut times: BTreeMap<(String, u64), f64> = BTreeMap::new();
+pub fn flows(config: &Path, case: &Case, own: &Outcome) -> Result<(usize, usize), Box<dyn Error>> {
+    let file = config.with_file_name(format!("{}_fct.csv", case.name));
+    let mut times: BTreeMap<String, f64> = BTreeMap::new();
     let published = rows(&file)?;
     for row in &published {
-        let key = format!("{}-{}", row["src"], row["dst"]);
-        times.insert(
-            (key, number(row, "size_bytes") as u64),
-            number(row, "fct_ns"),
-        );
+        let key = format!("{}-{}-{}", row["src"], row["dst"], row["sport"]);
+        times.insert(key, number(row, "fct_ns"));
     }
-    let same = pair.own.done.iter().filter(|done| {
-        let Some(flow) = pair.case.flows.get(done.flow as usize) else {
+    let same = own.done.iter().filter(|done| {
+        let Some(flow) = case.flows.get(done.flow as usize) else {
             return false;
         };
-        let key = format!("{}-{}", flow.source.0, flow.destination.0);
-        times.get(&(key, done.size)) == Some(&(done.fct as f64))
+        let key = format!(
+            "{}-{}-{}",
+            flow.source.0, flow.destination.0, flow.source_port
+        );
+        times.get(&key) == Some(&(done.fct as f64))
     });
     Ok((same.count(), published.len()))
+}
+
+/// Pauses of `pfc_summary.csv` and here, and how many lines of `pfc_events.txt` there are.
+pub fn pauses(data: &Path, directory: &Path, own: &Outcome) -> Result<String, Box<dyn Error>> {
+    let name = directory.file_name().unwrap_or_default().to_string_lossy();
+    let published = rows(&data.join("pfc_summary.csv"))?;
+    let row = published.iter().find(|r| r["case"] == name);
+    Ok(format!(
+        "{row:?} here {:?} {}",
+        own.pauses, own.summary.pfc_pauses
+    ))
 }

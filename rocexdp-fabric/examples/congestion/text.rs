@@ -135,7 +135,7 @@ fn samples<'a>(
 ) -> Result<(), Box<dyn Error>> {
     out.push_str("\n## Sample by sample\n\nRows of `queue.csv` (queue, marks, packets sent) and `flows.csv` (rate, bytes received, CNPs, cuts) of the whole run.\n\n| run | rows compared | identical |\n|---|---|---|\n");
     for pair in pairs {
-        let (compared, same) = published::samples(pair)?;
+        let (compared, same) = published::samples(&pair.directory, &pair.case, &pair.own)?;
         let _ = writeln!(out, "| {} | {compared} | {same} |", pair.name);
     }
     Ok(())
@@ -254,7 +254,7 @@ fn fct<'a>(
     );
     let mut exact = String::new();
     for pair in pairs {
-        let (same, all) = published::flows(pair)?;
+        let (same, all) = published::flows(&pair.directory, &pair.case, &pair.own)?;
         let _ = writeln!(
             exact,
             "| {} | {all} | {same} | {} |",

@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-use rocexdp_common::fault::{Faults, Share};
+use rocexdp_common::fault::Faults;
 use rocexdp_proto::dcqcn::{Params, RpParams};
 use rocexdp_proto::time::Rate;
 use rocexdp_sim::picos::Picos;
@@ -238,27 +238,28 @@ impl Case {
         numbering
     }
 
+    /// Of each link, what share of packets is lost, and whether it is the link's own (`third.cc`: a rate of its own, or the one
+    /// that all others have).
+    #[must_use]
+    pub fn error_rates(&self) -> Vec<(f64, bool)> {
+        let links = self.nodes.links.iter();
+        let rate = links.map(|link| match link.error_rate {
+            own if own > 0.0 => (own, true),
+            _ => (self.config.error_rate, false),
+        });
+        rate.collect()
+    }
+
     /// The network.
     #[must_use]
     pub fn topology(&self, numbering: &Numbering) -> Topology {
-        let links = self.nodes.links.iter().map(|link| {
-            let share = if link.error_rate > 0.0 {
-                link.error_rate
-            } else {
-                self.config.error_rate
-            };
-            let faults = Faults {
-                drop: Share::from_bits((share * 4_294_967_296.0) as u32),
-                ..Faults::default()
-            };
-            LinkSpec {
-                ends: link.ends.map(|end| numbering.node(end)),
-                rate: link.rate,
-                delay: link.delay,
-                overhead: 0,
-                faults: [faults, faults],
-                down: Vec::new(),
-            }
+        let links = self.nodes.links.iter().map(|link| LinkSpec {
+            ends: link.ends.map(|end| numbering.node(end)),
+            rate: link.rate,
+            delay: link.delay,
+            overhead: 0,
+            faults: [Faults::default(); 2],
+            down: Vec::new(),
         });
         Topology {
             hosts: numbering

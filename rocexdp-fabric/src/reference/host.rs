@@ -10,11 +10,15 @@
 //! * the turn of the round robin is a place in the list of QPs, and keeps its number when finished ones are taken out;
 //! * there is no retransmission timer: a loss is repaired by a NACK (one per gap, again after 500 us), or never.
 //!
+//! Of events at one nanosecond the one that was planned first comes first; the network sees to that for packets, and for what the
+//! host plans. The reaction point's timers are looked at late, so when each was planned is worked out ([`Qp::run_timers`]).
+//!
 //! The rate is `rocexdp_proto`'s reaction point; the rest of the shipped transport is not here on purpose.
 //!
 //! Must not: know routes or queues of switches.
 
-use std::collections::VecDeque;
+use std::cell::RefCell;
+use std::collections::{BTreeSet, VecDeque};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -29,6 +33,14 @@ use super::clock::transmission;
 use super::files::Flow;
 use super::packet::{ACK_LEN, Kind, RefPacket};
 
+/// A flow's start is due ([`rocexdp_sim::net::Network::plan`]): each flow's once, in the order of the list.
+pub const START: u8 = 0;
+/// It starts: last of all that happens then, since the reference's application plans it so, twice over.
+const STARTED: u8 = 1;
+/// The NIC looks again.
+const LOOK: u8 = 2;
+/// Bytes of a pause frame.
+const PAUSE_LEN: u64 = 43;
 /// A NACK for the same gap is repeated after this.
 const NACK_INTERVAL: Picos = Picos::from_micros(500);
 
@@ -81,6 +93,8 @@ pub struct Qp {
     pub cnps: u64,
     rp: Option<ReactionPoint>,
     alpha_period: Duration,
+    cut_period: Duration,
+    increase_period: Duration,
     first_cnp: Option<Timestamp>,
     next: u64,
     acknowledged: u64,
@@ -96,26 +110,44 @@ impl Qp {
         self.acknowledged >= self.assigned.flow.size
     }
 
-    /// The rate at `now`.
-    fn rate_at(&mut self, now: Picos, line: Rate) -> Rate {
-        let Some(rp) = &mut self.rp else { return line };
-        if self.finished.is_none() {
-            rp.handle_timeout(now.timestamp());
+    /// Runs the timers that come before an event of `now` that was planned at `planned`: those of earlier times, and those of now
+    /// that were planned before it, a period ago.
+    fn run_timers(&mut self, now: Picos, planned: Picos) {
+        let Some(rp) = self.rp.as_mut().filter(|_| self.finished.is_none()) else {
+            return;
+        };
+        let at = now.timestamp();
+        rp.handle_timeout(at.saturating_sub(Duration::from_nanos(1)));
+        let (cut, increase) = rp.planned();
+        let later =
+            |timer, period| timer == Some(at) && now - Picos::from_nanos(nanos(period)) >= planned;
+        if !later(cut, self.cut_period) && !later(increase, self.increase_period) {
+            rp.handle_timeout(at);
         }
-        rp.rate().unwrap_or(line)
     }
 
-    /// `cnp_received_mlx`. Of events at one nanosecond the one that was scheduled first comes first: a CNP's acknowledgement was
-    /// when it was sent to this host, `flight` ago, alpha's tick one period ago. So with alpha's period below that the CNP still
-    /// counts for a tick of the same nanosecond. (The reaction point puts timers first, which holds for the longer ones.)
+    /// The rate as an event of `now` finds it that was planned at `planned`.
+    fn rate_at(&mut self, now: Picos, planned: Picos, line: Rate) -> Rate {
+        self.run_timers(now, planned);
+        let rate = self.rp.as_ref().and_then(ReactionPoint::rate);
+        rate.unwrap_or(line)
+    }
+
+    /// `cnp_received_mlx`. The CNP's acknowledgement was planned when it was sent to this host, `flight` ago, a tick of alpha or of
+    /// the cuts one period ago. So with a period below that the CNP still counts for a tick of the same nanosecond. (The reaction
+    /// point puts timers first, which holds for the longer ones.) The two never tick together: cuts come 1 ns later
+    /// (`ScheduleDecreaseRateMlx`).
     fn congested(&mut self, now: Picos, flight: Picos) {
         let Some(rp) = &mut self.rp else { return };
         let now = now.timestamp();
         let first = *self.first_cnp.get_or_insert(now);
-        let since = now.saturating_since(first);
-        let period = self.alpha_period;
-        let ticks_now = since > Duration::ZERO && nanos(since).is_multiple_of(nanos(period).max(1));
-        let counted = if ticks_now && Picos::from_nanos(nanos(period)) < flight {
+        let since = nanos(now.saturating_since(first));
+        let ticks =
+            |since: u64, period: Duration| since > 0 && since.is_multiple_of(nanos(period).max(1));
+        let shorter = |period: Duration| Picos::from_nanos(nanos(period)) < flight;
+        let counts_now = ticks(since, self.alpha_period) && shorter(self.alpha_period)
+            || ticks(since.saturating_sub(1), self.cut_period) && shorter(self.cut_period);
+        let counted = if counts_now {
             now.saturating_sub(Duration::from_nanos(1))
         } else {
             now
@@ -125,13 +157,18 @@ impl Qp {
     }
 
     /// `GetWin`: the window, by the rate where it is variable, at least 1 byte.
-    fn is_window_bound(&mut self, now: Picos, line: Rate, variable: bool) -> bool {
+    fn is_window_bound(
+        &mut self,
+        (now, planned): (Picos, Picos),
+        line: Rate,
+        variable: bool,
+    ) -> bool {
         let window = self.assigned.window;
         if window == 0 {
             return false;
         }
         let window = if variable {
-            let rate = u128::from(self.rate_at(now, line).as_bps());
+            let rate = u128::from(self.rate_at(now, planned, line).as_bps());
             let scaled = u128::from(window) * rate / u128::from(line.as_bps().max(1));
             u64::try_from(scaled).unwrap_or(u64::MAX).max(1)
         } else {
@@ -192,14 +229,16 @@ struct Receiver {
     last_nack: u64,
     /// No CNP flag before this.
     cnp_open: Picos,
+    /// It was made anew for what came after the flow's end.
+    again: bool,
 }
 
 /// A host.
 pub struct RefHost {
     params: Rc<HostParams>,
     line: Rate,
-    /// From an acknowledgement's start at the switch to its arrival here.
-    flight: Picos,
+    /// Of its link.
+    delay: Picos,
     /// Of the flows that start here, by start; those before `started` have.
     qps: Vec<Qp>,
     started: usize,
@@ -208,7 +247,18 @@ pub struct RefHost {
     turn: usize,
     acks: VecDeque<RefPacket>,
     paused: [bool; PRIORITIES],
+    /// When the NIC looks again.
     look_again: Option<Picos>,
+    /// When that was planned.
+    look_planned: Picos,
+    /// What the network is still to be told.
+    plan: Option<(Picos, u8)>,
+    /// The latest input makes the NIC look.
+    asks: bool,
+    /// When the latest input was, and when it was planned.
+    cause: (Picos, Picos),
+    /// When the latest packet was begun: then the NIC's being free was planned.
+    began: Picos,
     /// Of all flows of the case, by number; those that don't end here stay as they are.
     places: Rc<Places>,
     receivers: Vec<Receiver>,
@@ -221,6 +271,8 @@ pub struct Places {
     pub sender: Vec<u32>,
     /// In its destination's list.
     pub receiver: Vec<u32>,
+    /// Whose sender has finished: the reference then forgets the receiver (`qp_finish` of `third.cc`).
+    pub finished: RefCell<BTreeSet<u32>>,
 }
 
 impl RefHost {
@@ -233,6 +285,7 @@ impl RefHost {
         receivers: usize,
         places: Rc<Places>,
     ) -> Self {
+        let period = |of: fn(&RpParams) -> Duration| params.rp.as_ref().map_or(Duration::ZERO, of);
         let qps = flows.iter().map(|assigned| Qp {
             assigned: *assigned,
             finished: None,
@@ -242,10 +295,9 @@ impl RefHost {
                 .rp
                 .as_ref()
                 .map(|rp| ReactionPoint::new(rp, Some(line))),
-            alpha_period: params
-                .rp
-                .as_ref()
-                .map_or(Duration::ZERO, |rp| rp.dce_tcp_rtt),
+            alpha_period: period(|rp| rp.dce_tcp_rtt),
+            cut_period: period(|rp| rp.rate_reduce_monitor_period),
+            increase_period: period(|rp| rp.rpg_time_reset),
             first_cnp: None,
             next: 0,
             acknowledged: 0,
@@ -253,7 +305,7 @@ impl RefHost {
         });
         Self {
             line,
-            flight: delay + transmission(ACK_LEN.into(), line),
+            delay,
             qps: qps.collect(),
             started: 0,
             active: Vec::new(),
@@ -261,6 +313,11 @@ impl RefHost {
             acks: VecDeque::new(),
             paused: [false; PRIORITIES],
             look_again: None,
+            look_planned: Picos::ZERO,
+            plan: None,
+            asks: false,
+            cause: (Picos::ZERO, Picos::ZERO),
+            began: Picos::ZERO,
             places,
             receivers: vec![Receiver::default(); receivers],
             params,
@@ -305,16 +362,27 @@ impl RefHost {
             .map_or(0, |r| r.expected)
     }
 
-    /// `ReceiveUdp` and `ReceiverCheckSeq`.
-    fn data(&mut self, now: Picos, packet: &RefPacket) {
+    /// What takes so many bytes on this host's link was planned, when it arrives, as it was begun at the other end.
+    fn flight(&self, bytes: u64) -> Picos {
+        self.delay + transmission(bytes, self.line)
+    }
+
+    /// `ReceiveUdp` and `ReceiverCheckSeq`. Whether there is something to send.
+    fn data(&mut self, now: Picos, packet: &RefPacket) -> bool {
         let Some(receiver) = self
             .places
             .receiver
             .get(packet.flow as usize)
             .and_then(|at| self.receivers.get_mut(*at as usize))
         else {
-            return;
+            return false;
         };
+        if !receiver.again && self.places.finished.borrow().contains(&packet.flow) {
+            *receiver = Receiver {
+                again: true,
+                ..Receiver::default()
+            };
+        }
         let sequence = u64::from(packet.sequence);
         let kind = if sequence == receiver.expected {
             receiver.expected += u64::from(packet.payload);
@@ -331,7 +399,7 @@ impl RefHost {
         } else {
             None
         };
-        let Some(kind) = kind else { return };
+        let Some(kind) = kind else { return false };
         let cnp = packet.ce && now >= receiver.cnp_open;
         if cnp {
             receiver.cnp_open = now + self.params.cnp_interval;
@@ -351,20 +419,22 @@ impl RefHost {
             ce: false,
             cnp,
         });
+        true
     }
 
-    /// `ReceiveAck`.
-    fn acknowledgement(&mut self, now: Picos, packet: &RefPacket) {
+    /// `ReceiveAck`. Whether the NIC looks: not for a flow that is over.
+    fn acknowledgement(&mut self, now: Picos, packet: &RefPacket) -> bool {
+        let flight = self.flight(ACK_LEN.into());
         let Some(qp) = self
             .places
             .sender
             .get(packet.flow as usize)
             .and_then(|at| self.qps.get_mut(*at as usize))
         else {
-            return;
+            return false;
         };
         if qp.finished.is_some() {
-            return;
+            return false;
         }
         qp.acknowledged = qp.acknowledged.max(packet.sequence.into());
         if packet.kind == Kind::Nack {
@@ -372,16 +442,18 @@ impl RefHost {
         }
         if packet.cnp {
             qp.cnps += 1;
-            qp.congested(now, self.flight);
+            qp.congested(now, flight);
         }
         if qp.is_finished() {
             qp.finished = Some(now);
+            self.places.finished.borrow_mut().insert(packet.flow);
         }
+        true
     }
 
     /// `GetNextQindex` without the acknowledgements: the place in `active` of the QP whose turn it is. Finished ones are taken
     /// out, those that were passed over.
-    fn next_active(&mut self, now: Picos) -> Option<usize> {
+    fn next_active(&mut self, now: Picos, planned: Picos) -> Option<usize> {
         let count = self.active.len();
         let (line, variable) = (self.line, self.params.variable_window);
         let mut found = None;
@@ -393,7 +465,7 @@ impl RefHost {
             };
             let priority = usize::from(qp.assigned.flow.priority);
             let paused = self.paused.get(priority).copied().unwrap_or(false);
-            if !paused && qp.left() > 0 && !qp.is_window_bound(now, line, variable) {
+            if !paused && qp.left() > 0 && !qp.is_window_bound((now, planned), line, variable) {
                 if qp.next_send > now {
                     continue;
                 }
@@ -433,7 +505,7 @@ impl RefHost {
     }
 
     /// `GetNxtPacket` and `UpdateNextAvail`.
-    fn send(&mut self, now: Picos, place: usize) -> Option<RefPacket> {
+    fn send(&mut self, now: Picos, planned: Picos, place: usize) -> Option<RefPacket> {
         self.turn = place;
         let qp = self.qps.get_mut(*self.active.get(place)?)?;
         let payload = qp.left().min(self.params.payload.into());
@@ -456,7 +528,7 @@ impl RefHost {
         qp.next += payload;
         qp.sent += 1;
         let rate = if self.params.rate_bound {
-            qp.rate_at(now, self.line)
+            qp.rate_at(now, planned, self.line)
         } else {
             self.line
         };
@@ -475,6 +547,8 @@ impl RefHost {
             .map(|qp| qp.next_send)
             .min()
             .filter(|at| *at > now);
+        self.look_planned = now;
+        self.plan = self.look_again.map(|at| (at, LOOK));
     }
 }
 
@@ -482,38 +556,39 @@ impl Host for RefHost {
     type Packet = RefPacket;
 
     fn receive(&mut self, now: Picos, _: PortId, packet: RefPacket) {
-        match packet.kind {
+        self.cause = (now, now - self.flight(packet.bytes().into()));
+        self.asks = match packet.kind {
             Kind::Data => self.data(now, &packet),
             Kind::Ack | Kind::Nack => self.acknowledgement(now, &packet),
-        }
+        };
     }
 
     fn pause(&mut self, now: Picos, _: PortId, priority: u8, until: Picos) {
+        self.cause = (now, now - self.flight(PAUSE_LEN));
+        // `Receive`: only a resume makes it look.
+        self.asks = until <= now;
         if let Some(paused) = self.paused.get_mut(usize::from(priority)) {
             *paused = until > now;
         }
     }
 
-    fn handle_timeout(&mut self, now: Picos) {
-        if self.look_again.is_some_and(|at| at <= now) {
-            self.look_again = None;
-        }
-        while let Some(qp) = self.qps.get_mut(self.started)
-            && Picos::from_nanos(qp.assigned.flow.start) <= now
-        {
-            qp.next_send = now;
-            self.active.push(self.started);
-            self.started += 1;
-        }
-    }
+    fn handle_timeout(&mut self, _: Picos) {}
 
     fn poll_transmit(&mut self, now: Picos, _: PortId) -> Option<RefPacket> {
         let blocked = !self.params.ack_high_priority && self.paused.get(3) == Some(&true);
         if !blocked && let Some(ack) = self.acks.pop_front() {
+            self.began = now;
             return Some(ack);
         }
-        match self.next_active(now) {
-            Some(place) => self.send(now, place),
+        let planned = match self.cause {
+            (at, planned) if at == now => planned,
+            _ => self.began,
+        };
+        match self.next_active(now, planned) {
+            Some(place) => {
+                self.began = now;
+                self.send(now, planned, place)
+            }
             None => {
                 self.remember(now);
                 None
@@ -522,13 +597,36 @@ impl Host for RefHost {
     }
 
     fn poll_timeout(&self) -> Option<Picos> {
-        let start = self
-            .qps
-            .get(self.started)
-            .map(|qp| Picos::from_nanos(qp.assigned.flow.start));
-        match (self.look_again, start) {
-            (Some(a), Some(b)) => Some(a.min(b)),
-            (a, b) => a.or(b),
+        None
+    }
+
+    fn asks(&self, _: PortId) -> bool {
+        self.asks
+    }
+
+    fn poll_planned(&mut self) -> Option<(Picos, u8)> {
+        self.plan.take()
+    }
+
+    fn handle_planned(&mut self, now: Picos, what: u8) {
+        self.asks = true;
+        self.cause = (now, now);
+        match what {
+            START => {
+                self.asks = false;
+                self.plan = Some((now, STARTED));
+            }
+            STARTED => {
+                if let Some(qp) = self.qps.get_mut(self.started) {
+                    qp.next_send = now;
+                    self.active.push(self.started);
+                    self.started += 1;
+                }
+            }
+            _ => {
+                self.look_again = None;
+                self.cause = (now, self.look_planned);
+            }
         }
     }
 }

@@ -13,7 +13,9 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+use rocexdp_sim::net::Losses;
 use rocexdp_sim::switch::Draws;
+use rocexdp_sim::topology::LinkId;
 
 const M1: u64 = 4_294_967_087;
 const M2: u64 = 4_294_944_443;
@@ -76,6 +78,19 @@ impl Half {
     }
 }
 
+/// What the two recurrences give next.
+fn outputs(a: u64, b: u64, c: u64, d: u64) -> (u64, u64) {
+    let p1 = (A12 * b + (M1 - A13N) * a % M1) % M1;
+    let p2 = (A21 * d + (M2 - A23N) * c % M2) % M2;
+    (p1, p2)
+}
+
+/// The number that they come to.
+fn uniform(p1: u64, p2: u64) -> f64 {
+    let difference = if p1 > p2 { p1 - p2 } else { p1 + M1 - p2 };
+    difference as f64 * NORM
+}
+
 /// First numbers of one stream after the other.
 #[derive(Clone, Debug)]
 pub struct Streams {
@@ -105,11 +120,9 @@ impl Streams {
     pub fn next_first(&mut self) -> f64 {
         let [a, b, _] = self.first.state;
         let [c, _, d] = self.second.state;
-        let p1 = (A12 * b + (M1 - A13N) * a % M1) % M1;
-        let p2 = (A21 * d + (M2 - A23N) * c % M2) % M2;
+        let (p1, p2) = outputs(a, b, c, d);
         self.skip();
-        let difference = if p1 > p2 { p1 - p2 } else { p1 + M1 - p2 };
-        difference as f64 * NORM
+        uniform(p1, p2)
     }
 }
 
@@ -137,6 +150,91 @@ impl Draws for Shared {
 
     fn pause_frame(&mut self) {
         self.draw();
+    }
+}
+
+/// A stream's numbers, one after the other.
+#[derive(Clone, Debug)]
+struct Stream {
+    first: Vector,
+    second: Vector,
+}
+
+impl Stream {
+    /// Stream `number` of a run.
+    fn new(run: u64, number: u64) -> Self {
+        let state = |half: Half| {
+            (0..64)
+                .filter(|bit| number >> bit & 1 == 1)
+                .fold(half.state, |v, bit| {
+                    product(
+                        &power_of_two(half.stream, bit, half.modulus),
+                        &v,
+                        half.modulus,
+                    )
+                })
+        };
+        let Streams { first, second } = Streams::new(run, 0);
+        Self {
+            first: state(first),
+            second: state(second),
+        }
+    }
+
+    fn next(&mut self) -> f64 {
+        let [a, b, e] = self.first;
+        let [c, f, d] = self.second;
+        let (p1, p2) = outputs(a, b, c, d);
+        self.first = [b, e, p1];
+        self.second = [f, d, p2];
+        uniform(p1, p2)
+    }
+}
+
+/// `SetStream(50)` of `third.cc`: streams that are asked for by number are in the upper half.
+const ERROR_STREAM: u64 = (1 << 63) + 50;
+
+/// The error models of the links (`RateErrorModel`, asked on every arrival): one for all links that name no rate, and one for each
+/// that does. All start at the same number of the same stream.
+pub struct ErrorModels {
+    /// Of each link: the share that is lost, and whose numbers decide.
+    links: Vec<(f64, usize)>,
+    streams: Vec<Stream>,
+}
+
+impl ErrorModels {
+    /// Of links with these rates, each the link's own or not. `None`: nothing is ever lost.
+    #[must_use]
+    pub fn new(run: u64, rates: &[(f64, bool)]) -> Option<Self> {
+        if rates.iter().all(|(rate, _)| *rate <= 0.0) {
+            return None;
+        }
+        let stream = Stream::new(run, ERROR_STREAM);
+        let mut streams = vec![stream.clone()];
+        let links = rates.iter().map(|(rate, own)| {
+            if *own {
+                streams.push(stream.clone());
+                (*rate, streams.len() - 1)
+            } else {
+                (*rate, 0)
+            }
+        });
+        Some(Self {
+            links: links.collect(),
+            streams,
+        })
+    }
+}
+
+impl Losses for ErrorModels {
+    fn lost(&mut self, link: LinkId) -> bool {
+        let Some((rate, stream)) = self.links.get(link.0 as usize) else {
+            return false;
+        };
+        match self.streams.get_mut(*stream) {
+            Some(stream) => stream.next() < *rate,
+            None => false,
+        }
     }
 }
 

@@ -17,8 +17,8 @@ use super::case::{Case, Numbering};
 use super::config::Controller;
 use super::fct::{Done, FctRow};
 use super::files::NodeId;
-use super::host::{Assigned, HostParams, Places, RefHost};
-use super::random::Shared;
+use super::host::{self, Assigned, HostParams, Places, RefHost};
+use super::random::{ErrorModels, Shared};
 use super::stats::{FlowSample, Gatherer, Pauses, Sample, Subject, Summary};
 
 /// A run is not left alone for longer, where samples are far apart or there are none.
@@ -128,7 +128,8 @@ pub fn run(
         at += monitor.interval;
     }
     if left == 0 {
-        let stop = Picos::from_nanos(case.config.stop);
+        // The end was planned first of all.
+        let stop = Picos::from_nanos(case.config.stop) - Picos(1);
         if !running.advance(stop, || progress(1.0)) {
             left = case.config.stop - running.network.now().as_nanos();
         }
@@ -152,7 +153,7 @@ impl<'a> Running<'a> {
         let topology = case.topology(&numbering);
         let options = Options {
             seed,
-            whole_nanoseconds: true,
+            reference: true,
             // A switch's seed is its number of node (`SwitchNode::SwitchNode`).
             ecmp_seeds: Some(numbering.switches.iter().map(|id| id.0).collect()),
             ..Options::default()
@@ -163,10 +164,12 @@ impl<'a> Running<'a> {
         for switch in (0..).map(SwitchId).take(numbering.switches.len()) {
             network.set_draws(switch, Box::new(draws.clone()));
         }
-        // Who has nothing to tell them apart but the same start goes in the order of the list: the network asks the host touched
-        // last first.
-        for flow in case.flows.iter().rev() {
-            network.host_mut(numbering.host(flow.source));
+        if let Some(losses) = ErrorModels::new(seed, &case.error_rates()) {
+            network.set_losses(Box::new(losses));
+        }
+        for flow in &case.flows {
+            let start = Picos::from_nanos(flow.start);
+            network.plan(numbering.host(flow.source), start, host::START);
         }
         let busiest = busiest(case);
         let (switch, port) = network_side(case, &numbering, busiest);

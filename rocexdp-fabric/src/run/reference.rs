@@ -19,7 +19,7 @@ use super::{
 use crate::{
     reference::{
         files::{Flow as Listed, NodeId},
-        host::{Assigned, HostParams, Places, RefHost},
+        host::{self, Assigned, HostParams, Places, RefHost},
     },
     scenario::{Control, Scenario},
     workload::Flow,
@@ -135,12 +135,17 @@ impl Reference {
         });
         let options = Options {
             seed,
-            whole_nanoseconds: true,
+            reference: true,
             deadlock: check(scenario),
             ..Options::default()
         };
         let hosts = hosts.collect();
-        let network = Network::new(topology, hosts, &options).map_err(|error| error.to_string())?;
+        let mut network =
+            Network::new(topology, hosts, &options).map_err(|error| error.to_string())?;
+        for flow in &flows {
+            let start = Picos::from_nanos(flow.start.0.div_ceil(1000));
+            network.plan(flow.from, start, host::START);
+        }
         Ok(Self {
             network,
             noticed: vec![false; flows.len()],
@@ -150,7 +155,7 @@ impl Reference {
         })
     }
 
-    fn sender(&self, flow: usize) -> Option<&crate::reference::host::Qp> {
+    fn sender(&self, flow: usize) -> Option<&host::Qp> {
         let host = self.network.host(self.flows.get(flow)?.from);
         host.senders().get(*self.senders.get(flow)?)
     }

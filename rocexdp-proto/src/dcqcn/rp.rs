@@ -254,6 +254,16 @@ impl<T: Trace> ReactionPoint<T> {
         (self.next != NEVER).then(|| Timestamp::from_nanos(self.next))
     }
 
+    /// When the rate is next cut, if a CNP has come for it, and when it is next raised; `None`: nothing is planned. For a simulator
+    /// that orders what happens at one nanosecond.
+    #[must_use]
+    pub fn planned(&self) -> (Option<Timestamp>, Option<Timestamp>) {
+        let at = |planned: bool, at: u64| {
+            (planned && self.active && at != NEVER).then(|| Timestamp::from_nanos(at))
+        };
+        (at(self.cnp_for_cut, self.cut_at), at(true, self.rate_at))
+    }
+
     /// Runs everything due up to and including `now`.
     pub fn handle_timeout(&mut self, now: Timestamp) {
         self.run_until(now.as_nanos());

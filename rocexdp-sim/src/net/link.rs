@@ -61,6 +61,18 @@ pub struct PauseFrame {
     pub quanta: [u16; PRIORITIES],
 }
 
+impl PauseFrame {
+    fn ask(&mut self, priority: u8, quanta: Option<u16>) {
+        let bit = 1 << priority;
+        self.classes |= bit;
+        self.endless &= !bit;
+        match (quanta, self.quanta.get_mut(usize::from(priority))) {
+            (Some(quanta), Some(of)) => *of = quanta,
+            _ => self.endless |= bit,
+        }
+    }
+}
+
 /// What is sent on a link.
 #[derive(Clone)]
 pub(super) enum Item<P> {
@@ -89,7 +101,8 @@ pub(super) struct Direction<P> {
     rate: Rate,
     /// Where a byte takes whole picoseconds: how many.
     ps_per_byte: Option<u64>,
-    whole_nanoseconds: bool,
+    /// [`super::Options::reference`].
+    reference: bool,
     overhead: u32,
     delay: Picos,
     trouble: Option<Box<Trouble<P>>>,
@@ -102,6 +115,8 @@ pub(super) struct Direction<P> {
     pub(super) awaited: bool,
     /// To be sent first.
     pub(super) pause: PauseFrame,
+    /// And after it: the reference's frames are not put together.
+    later: VecDeque<PauseFrame>,
     pub(super) flights: VecDeque<Flight<P>>,
     pub(super) counters: LinkCounters,
 }
@@ -122,7 +137,7 @@ impl<P: Packet> Direction<P> {
         overhead: u32,
         faults: Faults,
         port: u32,
-        whole_nanoseconds: bool,
+        reference: bool,
     ) -> Self {
         const PS_PER_BYTE_SECOND: u64 = 8_000_000_000_000;
         let bps = rate.as_bps();
@@ -140,7 +155,7 @@ impl<P: Packet> Direction<P> {
         Self {
             rate,
             ps_per_byte,
-            whole_nanoseconds,
+            reference,
             overhead,
             delay: delay + Picos::from_nanos(faults.delay_ns),
             trouble,
@@ -149,6 +164,7 @@ impl<P: Packet> Direction<P> {
             free_at: Picos::ZERO,
             awaited: false,
             pause: PauseFrame::default(),
+            later: VecDeque::new(),
             flights: VecDeque::new(),
             counters: LinkCounters::default(),
         }
@@ -164,7 +180,7 @@ impl<P: Packet> Direction<P> {
     pub(super) fn serialise(&self, wire_len: u32) -> Picos {
         let bytes = u64::from(wire_len + self.overhead);
         match self.ps_per_byte {
-            _ if self.whole_nanoseconds => Picos::serialise_truncated(bytes, self.rate),
+            _ if self.reference => Picos::serialise_truncated(bytes, self.rate),
             Some(ps) => Picos(bytes * ps),
             None => Picos::serialise(bytes, self.rate),
         }
@@ -172,12 +188,32 @@ impl<P: Packet> Direction<P> {
 
     /// The next frame sent is a pause frame with this in it, and with what has been asked for before. `None`: until resumed.
     pub(super) fn ask(&mut self, priority: u8, quanta: Option<u16>) {
-        let bit = 1 << priority;
-        self.pause.classes |= bit;
-        self.pause.endless &= !bit;
-        match (quanta, self.pause.quanta.get_mut(usize::from(priority))) {
-            (Some(quanta), Some(of)) => *of = quanta,
-            _ => self.pause.endless |= bit,
+        if self.reference && self.pause.classes != 0 {
+            let mut frame = PauseFrame::default();
+            frame.ask(priority, quanta);
+            self.later.push_back(frame);
+        } else {
+            self.pause.ask(priority, quanta);
+        }
+    }
+
+    /// Takes the frame that is to be sent.
+    pub(super) fn next_pause(&mut self) -> PauseFrame {
+        let next = self.later.pop_front().unwrap_or_default();
+        core::mem::replace(&mut self.pause, next)
+    }
+
+    /// No pause frame is to be sent any more.
+    pub(super) fn forget_pauses(&mut self) {
+        self.pause = PauseFrame::default();
+        self.later.clear();
+    }
+
+    /// What has arrived is lost.
+    pub(super) fn lose_as_fault(&mut self, item: &Item<P>) {
+        match item {
+            Item::Packet(_) => self.counters.lost_fault += 1,
+            Item::Pause(_) => self.counters.pause_frames_lost += 1,
         }
     }
 
@@ -193,7 +229,7 @@ impl<P: Packet> Direction<P> {
             }
             Item::Pause(_) => {
                 self.counters.pause_frames += 1;
-                if self.whole_nanoseconds {
+                if self.reference {
                     REFERENCE_PAUSE_FRAME
                 } else {
                     PAUSE_FRAME
@@ -349,9 +385,9 @@ mod tests {
 
     #[test]
     fn serialisation_is_exact_or_in_whole_nanoseconds() {
-        let link = |rate, overhead, whole| {
+        let link = |rate, overhead, reference| {
             let none = Faults::default();
-            Direction::<Frame>::new(rate, Picos::ZERO, overhead, none, 0, whole)
+            Direction::<Frame>::new(rate, Picos::ZERO, overhead, none, 0, reference)
         };
         let gbps = Rate::from_gbps;
         assert_eq!(link(gbps(100), 0, false).serialise(1048), Picos(83_840));

@@ -25,7 +25,7 @@ pub use types::{Ended, NetworkError, Options, Totals};
 
 use crate::picos::Picos;
 use crate::switch::Queued;
-use crate::topology::{HostId, PortId};
+use crate::topology::{HostId, LinkId, PortId};
 
 /// A packet on the way. Cloned where a link makes a copy.
 pub trait Packet: Queued + Clone {
@@ -78,4 +78,30 @@ pub trait Host {
 
     /// When it has something to do by itself: a timer, or the next packet's send time.
     fn poll_timeout(&self) -> Option<Picos>;
+
+    /// Whether the input before makes the NIC look for a packet. The reference simulators' hosts do not look after every one.
+    #[inline]
+    fn asks(&self, nic: PortId) -> bool {
+        let _ = nic;
+        true
+    }
+
+    /// What it plans, below 4, and when: [`Host::handle_planned`] is told, after what anybody has planned for that time before.
+    /// Asked until `None` after every input and when it had no packet. (Of timers with one time, only the network's order counts.)
+    #[inline]
+    fn poll_planned(&mut self) -> Option<(Picos, u8)> {
+        None
+    }
+
+    /// What [`Host::poll_planned`] or [`Network::plan`] said has come.
+    #[inline]
+    fn handle_planned(&mut self, now: Picos, what: u8) {
+        let _ = (now, what);
+    }
+}
+
+/// Who decides what is lost on arrival, where it is not [`rocexdp_common::fault`].
+pub trait Losses: Send {
+    /// Whether what has arrived by this link is lost, a pause frame included.
+    fn lost(&mut self, link: LinkId) -> bool;
 }

@@ -11,7 +11,7 @@ use super::link::{Direction, Item, PauseFrame, Sent};
 use super::queue::EventQueue;
 use super::routes::{self, Routes};
 use super::tap::Taps;
-use super::{Ended, Host, NetworkError, Options, Packet};
+use super::{Ended, Host, Losses, NetworkError, Options, Packet};
 use crate::picos::Picos;
 use crate::switch::{Draws, Output, PRIORITIES, Switch, quanta_time};
 use crate::topology::{HostId, LinkId, Node, PortId, SwitchId, Topology};
@@ -19,6 +19,7 @@ use crate::topology::{HostId, LinkId, Node, PortId, SwitchId, Topology};
 /// What happens: kind and number, in one word.
 pub(super) mod what {
     const KIND: u32 = 29;
+    const PLAN: u32 = 2;
     pub(super) const ARRIVAL: u32 = 0;
     pub(super) const FREE: u32 = 1;
     pub(super) const HOST: u32 = 2;
@@ -26,9 +27,19 @@ pub(super) mod what {
     pub(super) const LINK: u32 = 4;
     pub(super) const RELEASE: u32 = 5;
     pub(in super::super) const WATCH: u32 = 6;
+    pub(super) const PLANNED: u32 = 7;
 
     pub(in super::super) const fn of(kind: u32, n: usize) -> u32 {
         kind << KIND | n as u32
+    }
+
+    /// What a host has planned: which host, and what.
+    pub(super) const fn planned(host: usize, what: u8) -> u32 {
+        of(PLANNED, host << PLAN | (what & 3) as usize)
+    }
+
+    pub(super) const fn plan(n: usize) -> (usize, u8) {
+        (n >> PLAN, n as u8 & 3)
     }
 
     pub(super) const fn parts(what: u32) -> (u32, usize) {
@@ -71,6 +82,9 @@ pub struct Network<H: Host> {
     pub(super) taps: Option<Taps>,
     pub(super) watch: Option<Watch>,
     pub(super) events: u64,
+    /// [`Options::reference`].
+    reference: bool,
+    losses: Option<Box<dyn Losses>>,
 }
 
 impl<H: Host> Network<H> {
@@ -98,10 +112,14 @@ impl<H: Host> Network<H> {
         let mut switches = Vec::with_capacity(topology.switches.len());
         for (i, spec) in topology.switches.iter().enumerate() {
             let seed = options.seed ^ (i as u64 + 1) << 32;
-            let switch = Switch::new(&spec.config, seed).map_err(|error| NetworkError::Switch {
-                switch: spec.name.clone(),
-                error,
-            })?;
+            let mut switch =
+                Switch::new(&spec.config, seed).map_err(|error| NetworkError::Switch {
+                    switch: spec.name.clone(),
+                    error,
+                })?;
+            if options.reference {
+                switch.follow_reference();
+            }
             switches.push(SwitchSide {
                 switch,
                 ports: Vec::new(),
@@ -138,7 +156,7 @@ impl<H: Host> Network<H> {
                     link.overhead,
                     faults,
                     d,
-                    options.whole_nanoseconds,
+                    options.reference,
                 ));
                 from.push((link.ends[end], port));
                 match link.ends[end] {
@@ -153,7 +171,7 @@ impl<H: Host> Network<H> {
             now: Picos::ZERO,
             number: 0,
             queue: EventQueue::new(Picos(u64::try_from(gap).unwrap_or(u64::MAX))),
-            routes: Routes::new(&topology),
+            routes: Routes::new(&topology, options.reference),
             touched: (0..hosts.len() as u32).collect(),
             hosts,
             host_sides,
@@ -164,6 +182,8 @@ impl<H: Host> Network<H> {
             taps: None,
             watch: options.deadlock.map(Watch::new),
             events: 0,
+            reference: options.reference,
+            losses: None,
         };
         for link in 0..network.topology.links.len() {
             for i in 0..network.topology.links[link].down.len() {
@@ -227,6 +247,16 @@ impl<H: Host> Network<H> {
         self.switches[switch.0 as usize].switch.set_draws(draws);
     }
 
+    /// What arrives is asked about here, and lost if it is said so.
+    pub fn set_losses(&mut self, losses: Box<dyn Losses>) {
+        self.losses = Some(losses);
+    }
+
+    /// Plans something for a host: [`Host::handle_planned`] is told, after what was planned for that time before. `what` is below 4.
+    pub fn plan(&mut self, host: HostId, at: Picos, what: u8) {
+        self.schedule(at, what::planned(host.0 as usize, what));
+    }
+
     /// Packets that a switch dropped for want of a way.
     #[must_use]
     pub fn no_route(&self, switch: SwitchId) -> u64 {
@@ -286,6 +316,11 @@ impl<H: Host> Network<H> {
                     self.outputs(n);
                 }
                 what::LINK => self.turn_link(n),
+                what::PLANNED => {
+                    let (host, what) = what::plan(n);
+                    self.hosts[host].handle_planned(at, what);
+                    self.serve_host(host);
+                }
                 what::WATCH => {
                     if self.look() {
                         return Ended::Deadlock;
@@ -326,13 +361,13 @@ impl<H: Host> Network<H> {
     fn transmit(&mut self, d: usize) {
         let (node, port) = self.from[d];
         let (item, again) = if self.directions[d].pause.classes != 0 {
-            let frame = core::mem::take(&mut self.directions[d].pause);
-            (Item::Pause(frame), true)
+            (Item::Pause(self.directions[d].next_pause()), true)
         } else {
             match node {
                 Node::Host(h) => {
                     let host = &mut self.hosts[h.0 as usize];
                     let Some(packet) = host.poll_transmit(self.now, port) else {
+                        self.plans(h.0 as usize);
                         return;
                     };
                     (Item::Packet(packet), host.has_packet(port))
@@ -342,12 +377,26 @@ impl<H: Host> Network<H> {
                     let Some(packet) = switch.dequeue(self.now, port) else {
                         return;
                     };
-                    (Item::Packet(packet), switch.has_queued(port))
+                    let again = switch.has_queued(port);
+                    if self.reference {
+                        self.outputs(s.0 as usize);
+                    }
+                    (Item::Packet(packet), again)
                 }
             }
         };
         if self.directions[d].tapped {
             self.show(d, &item);
+        }
+        if self.reference {
+            self.number += 1;
+            let (number, direction) = (self.number, &mut self.directions[d]);
+            direction.awaited = true;
+            let sent = direction.send(self.now, item, &mut self.number);
+            let free = (direction.free_at, number, what::of(what::FREE, d));
+            self.queue.push(free);
+            self.sent(d, &sent);
+            return;
         }
         let direction = &mut self.directions[d];
         let sent = direction.send(self.now, item, &mut self.number);
@@ -390,6 +439,12 @@ impl<H: Host> Network<H> {
             self.queue.push(event);
         }
         let (node, port) = self.from[d ^ 1];
+        if let Some(losses) = &mut self.losses
+            && losses.lost(LinkId(d as u32 / 2))
+        {
+            self.directions[d].lose_as_fault(&flight.item);
+            return;
+        }
         match flight.item {
             Item::Packet(packet) => {
                 self.directions[d].counters.delivered += 1;
@@ -421,6 +476,9 @@ impl<H: Host> Network<H> {
         let d = side.ports[usize::from(to.0)] as usize;
         // Refusals are counted in the switch.
         if side.switch.receive(self.now, from, to, packet).is_ok() {
+            if self.reference {
+                self.outputs(s);
+            }
             self.kick(d);
         }
         self.outputs(s);
@@ -448,6 +506,8 @@ impl<H: Host> Network<H> {
         }
         match node {
             Node::Host(h) => self.serve_host(h.0 as usize),
+            // Nothing of the reference's switches looks at a pause.
+            Node::Switch(_) if self.reference && frame.endless != 0 => {}
             Node::Switch(s) => {
                 self.kick(d ^ 1);
                 self.outputs(s.0 as usize);
@@ -458,11 +518,22 @@ impl<H: Host> Network<H> {
     /// Asks a host for packets and for when to come again.
     #[inline]
     fn serve_host(&mut self, h: usize) {
+        self.plans(h);
         for nic in 0..self.host_sides[h].nics.len() {
-            let d = self.host_sides[h].nics[nic] as usize;
-            self.kick(d);
+            if self.hosts[h].asks(PortId(nic as u16)) {
+                let d = self.host_sides[h].nics[nic] as usize;
+                self.kick(d);
+            }
         }
         self.set_host_alarm(h);
+    }
+
+    /// What a host has planned takes its place among the events.
+    #[inline]
+    fn plans(&mut self, h: usize) {
+        while let Some((at, what)) = self.hosts[h].poll_planned() {
+            self.schedule(at.max(self.now), what::planned(h, what));
+        }
     }
 
     #[inline]
@@ -530,7 +601,7 @@ impl<H: Host> Network<H> {
         for d in [2 * link, 2 * link + 1] {
             if down {
                 self.directions[d].cut();
-                self.directions[d].pause = PauseFrame::default();
+                self.directions[d].forget_pauses();
             } else {
                 self.directions[d].down = false;
             }

@@ -39,7 +39,7 @@ pub(super) struct Routes {
 
 impl Routes {
     /// Works them out. The topology must be checked.
-    pub(super) fn new(topology: &Topology) -> Self {
+    pub(super) fn new(topology: &Topology, reference: bool) -> Self {
         let switches = topology.switches.len();
         // Links of each switch in the order of its ports: the switch behind, if there is one.
         let mut neighbours: Vec<Vec<Option<u32>>> = vec![Vec::new(); switches];
@@ -73,33 +73,46 @@ impl Routes {
             edge[*s as usize] = true;
         }
         for to in (0..switches).filter(|s| edge[*s]) {
-            routes.towards(to, &neighbours);
+            routes.towards(to, &neighbours, reference);
         }
         routes
     }
 
-    /// Breadth first from a switch.
-    fn towards(&mut self, to: usize, neighbours: &[Vec<Option<u32>>]) {
+    /// Breadth first from a switch. Equal ways are in the order of ports; the reference's in the order in which the switches behind
+    /// them were found: `CalculateRoute` of its `third.cc` appends them so, and goes through neighbours in the order of their
+    /// addresses in memory, where the large objects that its switches are lie one below the other.
+    fn towards(&mut self, to: usize, neighbours: &[Vec<Option<u32>>], reference: bool) {
         let mut distance = vec![u32::MAX; self.switches];
+        let mut found = vec![0; self.switches];
         distance[to] = 0;
         let mut reached = vec![to];
         let mut next = 0;
         while let Some(&at) = reached.get(next) {
             next += 1;
-            for &n in neighbours[at].iter().flatten() {
+            let mut behind: Vec<u32> = neighbours[at].iter().flatten().copied().collect();
+            if reference {
+                behind.sort_unstable_by(|a, b| b.cmp(a));
+            }
+            for n in behind {
                 if distance[n as usize] == u32::MAX {
                     distance[n as usize] = distance[at] + 1;
+                    found[n as usize] = reached.len();
                     reached.push(n as usize);
                 }
             }
         }
         for &from in &reached[1..] {
             let start = self.ports.len() as u32;
-            for (port, n) in neighbours[from].iter().enumerate() {
-                if n.is_some_and(|n| distance[n as usize] + 1 == distance[from]) {
-                    self.ports.push(PortId(port as u16));
-                }
+            let mut ways: Vec<(usize, PortId)> = neighbours[from]
+                .iter()
+                .enumerate()
+                .filter_map(|(port, n)| Some((((*n)? as usize), PortId(port as u16))))
+                .filter(|(n, _)| distance[*n] + 1 == distance[from])
+                .collect();
+            if reference {
+                ways.sort_by_key(|(n, _)| found[*n]);
             }
+            self.ports.extend(ways.into_iter().map(|(_, port)| port));
             self.ways[from * self.switches + to] = Ways {
                 start,
                 count: self.ports.len() as u32 - start,

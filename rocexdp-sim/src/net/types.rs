@@ -15,10 +15,18 @@ use crate::topology::TopologyError;
 pub struct Options {
     /// Of marks, of ways, and, added to their own seed, of faults.
     pub seed: u64,
-    /// As the reference simulators: serialisation times are whole nanoseconds ([`Picos::serialise_truncated`]), pause frames 43 B.
+    /// As the reference simulators, where they differ from a network:
+    ///
+    /// * serialisation times are whole nanoseconds ([`Picos::serialise_truncated`]);
+    /// * of events at one time the one that was planned first comes first. A transmitter plans that it is free when it begins to
+    ///   send; a switch tells its peer to stop before it sends a packet on, and to go on before it sends the packet that made room;
+    /// * a pause frame has 43 B and is about one priority; what is told while a transmitter is busy goes frame by frame;
+    /// * switches are as [`Switch::follow_reference`] says, and equal ways in the order in which a search from the destination finds
+    ///   them, the switch with the highest number first.
     ///
     /// [`Picos::serialise_truncated`]: crate::picos::Picos::serialise_truncated
-    pub whole_nanoseconds: bool,
+    /// [`Switch::follow_reference`]: crate::switch::Switch::follow_reference
+    pub reference: bool,
     /// Seed of each switch for [`Packet::ecmp_hash`]; `None`: drawn from `seed`.
     pub ecmp_seeds: Option<Vec<u32>>,
     /// Whether PFC deadlocks are looked for.

@@ -37,6 +37,7 @@ pub(super) struct Buffer {
     resume_offset: u64,
     tail_drop: Option<u64>,
     use_: BufferUse,
+    reference: bool,
 }
 
 /// This share of what is free, as the reference's right shift rounds it.
@@ -68,7 +69,17 @@ impl Buffer {
                 shared_size: config.buffer.saturating_sub(config.set_aside()),
                 ..BufferUse::default()
             },
+            reference: false,
         }
+    }
+
+    /// [`super::Switch::follow_reference`].
+    pub(super) fn follow_reference(&mut self) {
+        self.reference = true;
+    }
+
+    pub(super) const fn follows_reference(&self) -> bool {
+        self.reference
     }
 
     pub(super) const fn usage(&self) -> BufferUse {
@@ -90,7 +101,7 @@ impl Buffer {
     }
 
     fn free(&self) -> u64 {
-        self.use_.shared_size - self.use_.shared
+        self.use_.shared_size.saturating_sub(self.use_.shared)
     }
 
     /// The PFC threshold of a port's ingress queues now.
@@ -129,11 +140,19 @@ impl Buffer {
     }
 
     fn admit_lossless(&mut self, from: u16, priority: u8, len: u64) -> Result<(), DropReason> {
-        let (threshold, free) = (self.threshold(from), self.free());
+        let (threshold, mut free) = (self.threshold(from), self.free());
         let port = &mut self.ports[usize::from(from)];
         let queue = &mut port.ingress[usize::from(priority)];
         let above = (queue.bytes + len).saturating_sub(self.reserved);
         let more = above.min(len);
+        if self.reference {
+            // `CheckIngressAdmission`.
+            let shared = queue.bytes.saturating_sub(self.reserved);
+            if queue.headroom + len > port.headroom && shared + len > threshold {
+                return Err(DropReason::HeadroomFull);
+            }
+            free = u64::MAX;
+        }
         if above == 0 || above <= threshold && more <= free {
             queue.bytes += len;
             self.use_.shared += more;

@@ -173,6 +173,13 @@ impl<P: Queued> Switch<P> {
         self.draws = draws;
     }
 
+    /// From now on it is as the reference simulators' (`switch-mmu.cc`, `switch-node.cc`): a lossless packet that fits neither the
+    /// headroom nor the threshold is refused even where the reserve has room, the shared part is bounded by thresholds alone, and
+    /// a packet that is refused makes nobody pause.
+    pub fn follow_reference(&mut self) {
+        self.buffer.follow_reference();
+    }
+
     /// A packet has arrived by `from` and leaves by `to`. Ports are those of the configuration; a priority above 7 counts as 7.
     ///
     /// # Errors
@@ -207,7 +214,9 @@ impl<P: Queued> Switch<P> {
                 DropReason::HeadroomFull => counters.dropped_headroom_full += 1,
             }
             // A peer that can't be heard out must stop, whatever it still holds here.
-            self.check_pause(now, from, priority);
+            if !self.buffer.follows_reference() {
+                self.check_pause(now, from, priority);
+            }
             return Err(Dropped { reason, packet });
         }
         self.enqueue(now, [from, to], priority, packet);
