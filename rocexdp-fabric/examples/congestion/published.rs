@@ -5,7 +5,7 @@ use std::error::Error;
 use std::fs;
 use std::path::Path;
 
-use rocexdp_fabric::reference::{Case, Outcome};
+use rocexdp_fabric::reference::{Case, CaseResult, Outcome};
 
 /// A row by its columns.
 pub type Row = BTreeMap<String, String>;
@@ -103,13 +103,32 @@ pub fn flows(config: &Path, case: &Case, own: &Outcome) -> Result<(usize, usize)
     Ok((same.count(), published.len()))
 }
 
-/// Pauses of `pfc_summary.csv` and here, and how many lines of `pfc_events.txt` there are.
-pub fn pauses(data: &Path, directory: &Path, own: &Outcome) -> Result<String, Box<dyn Error>> {
-    let name = directory.file_name().unwrap_or_default().to_string_lossy();
+/// Columns of `pfc_summary.csv` that differ from a run here, with both numbers.
+pub fn pauses(data: &Path, own: &CaseResult) -> Result<Vec<String>, Box<dyn Error>> {
     let published = rows(&data.join("pfc_summary.csv"))?;
-    let row = published.iter().find(|r| r["case"] == name);
-    Ok(format!(
-        "{row:?} here {:?} {}",
-        own.pauses, own.summary.pfc_pauses
-    ))
+    let row = published
+        .iter()
+        .find(|r| r["case"] == own.summary.case)
+        .ok_or("no row of pfc_summary.csv")?;
+    let s = &own.summary;
+    let columns = [
+        ("pauses_total_20ms", s.pfc_pauses),
+        ("pauses_first5ms", own.pauses_first),
+        ("pauses_after5ms", own.pauses_after),
+        ("pause_time_sum_us", own.pause_time_sum_us),
+        ("drops", s.drops),
+        ("util_after5ms", s.util),
+        ("jain_after5ms", s.jain_window),
+        ("q_mean_after5ms_bytes", s.q_mean_bytes),
+        ("q_max_bytes", s.q_max_all),
+    ];
+    Ok(columns
+        .into_iter()
+        .filter_map(|(column, ours)| {
+            let theirs = row.get(column)?;
+            let decimals = theirs.split_once('.').map_or(0, |(_, d)| d.len());
+            let ours = format!("{ours:.decimals$}");
+            (ours != *theirs).then(|| format!("{column} {theirs} here {ours}"))
+        })
+        .collect())
 }

@@ -247,6 +247,8 @@ pub struct RefHost {
     turn: usize,
     acks: VecDeque<RefPacket>,
     paused: [bool; PRIORITIES],
+    /// Pauses received, how long they held, and since when those do that hold.
+    pauses: (u64, Picos, [Picos; PRIORITIES]),
     /// When the NIC looks again.
     look_again: Option<Picos>,
     /// When that was planned.
@@ -312,6 +314,7 @@ impl RefHost {
             turn: 0,
             acks: VecDeque::new(),
             paused: [false; PRIORITIES],
+            pauses: (0, Picos::ZERO, [Picos::ZERO; PRIORITIES]),
             look_again: None,
             look_planned: Picos::ZERO,
             plan: None,
@@ -350,6 +353,15 @@ impl RefHost {
     pub fn has_started(&self, flow: u32) -> bool {
         let at = self.places.sender.get(flow as usize);
         at.is_some_and(|at| (*at as usize) < self.started)
+    }
+
+    /// Pauses received, and how long they have held, over all priorities.
+    #[must_use]
+    pub fn paused(&self, now: Picos) -> (u64, Picos) {
+        let (count, time, since) = &self.pauses;
+        let holding = self.paused.iter().zip(since).filter(|(paused, _)| **paused);
+        let time = holding.fold(*time, |time, (_, since)| time + (now - *since));
+        (*count, time)
     }
 
     /// Bytes of a flow that ends here that have arrived in order.
@@ -567,7 +579,15 @@ impl Host for RefHost {
         self.cause = (now, now - self.flight(PAUSE_LEN));
         // `Receive`: only a resume makes it look.
         self.asks = until <= now;
-        if let Some(paused) = self.paused.get_mut(usize::from(priority)) {
+        let at = usize::from(priority);
+        let (count, time, since) = &mut self.pauses;
+        if let (Some(paused), Some(since)) = (self.paused.get_mut(at), since.get_mut(at)) {
+            match (*paused, until > now) {
+                (false, true) => *since = now,
+                (true, false) => *time = *time + (now - *since),
+                _ => {}
+            }
+            *count += u64::from(until > now);
             *paused = until > now;
         }
     }

@@ -135,6 +135,7 @@ pub fn run(
         }
         progress(1.0);
     }
+    gatherer.end(&running.sample(running.network.now().as_nanos()));
     let (_, packet_hops) = running.network.work();
     Ok(Outcome {
         summary: gatherer.summary(),
@@ -229,8 +230,8 @@ impl<'a> Running<'a> {
             for port in (0..u16::try_from(ports).unwrap_or(u16::MAX)).map(PortId) {
                 for priority in 0..PRIORITIES as u8 {
                     let c = switch.counters(now, port, priority);
-                    sample.pauses += c.pauses_sent;
-                    sample.pause_time += c.pausing.as_nanos();
+                    sample.pauses += c.pauses_received;
+                    sample.pause_time += c.paused.as_nanos();
                     sample.drops += DropReason::ALL.map(|r| c.dropped(r)).iter().sum::<u64>();
                     if number == self.switch && port == self.port {
                         sample.queue += c.queue;
@@ -240,6 +241,11 @@ impl<'a> Running<'a> {
                     }
                 }
             }
+        }
+        for host in self.network.hosts() {
+            let (pauses, time) = host.paused(now);
+            sample.pauses += pauses;
+            sample.pause_time += time.as_nanos();
         }
         sample.flows = self
             .flows

@@ -21,9 +21,9 @@ pub struct Sample {
     pub sent_packets: u64,
     /// Their bytes.
     pub sent_bytes: u64,
-    /// Pauses told to anybody by any switch.
+    /// Pauses that hosts and switches have received.
     pub pauses: u64,
-    /// Nanoseconds of pause that were told, over all ports.
+    /// Nanoseconds from pauses received to resumes received, over all ports.
     pub pause_time: u64,
     /// Packets dropped by switches.
     pub drops: u64,
@@ -224,7 +224,14 @@ impl Gatherer {
         self.last = sample;
     }
 
-    /// Pauses before and in the window. `last` is the state at the end of the run.
+    /// The state at the end of the run, after the last sample: what is counted over all of it.
+    pub fn end(&mut self, sample: &Sample) {
+        self.last.pauses = sample.pauses;
+        self.last.pause_time = sample.pause_time;
+        self.last.drops = sample.drops;
+    }
+
+    /// Pauses before the window and from there to the end.
     #[must_use]
     pub fn pauses(&self) -> Pauses {
         let first = self.first.as_ref().map_or(0, |s| s.pauses);
