@@ -17,6 +17,7 @@ pub mod fct;
 pub mod files;
 pub mod host;
 pub mod packet;
+mod qp;
 pub mod random;
 pub mod result;
 pub mod run;

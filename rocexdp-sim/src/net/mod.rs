@@ -16,6 +16,7 @@ pub mod routes;
 mod tap;
 mod totals;
 mod types;
+mod updown;
 
 pub use deadlock::{Deadlock, DeadlockCheck, QueueId};
 pub use link::{LinkCounters, PAUSE_FRAME, PauseFrame};

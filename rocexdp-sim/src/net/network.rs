@@ -65,12 +65,12 @@ pub(super) struct SwitchSide<P> {
 
 /// A network in simulated time. See the module's head.
 pub struct Network<H: Host> {
-    topology: Topology,
+    pub(super) topology: Topology,
     pub(super) now: Picos,
     number: u64,
     pub(super) queue: EventQueue,
     routes: Routes,
-    hosts: Vec<H>,
+    pub(super) hosts: Vec<H>,
     pub(super) host_sides: Vec<HostSide>,
     pub(super) switches: Vec<SwitchSide<H::Packet>>,
     /// Two per link: from its first end, and from its second.
@@ -410,7 +410,7 @@ impl<H: Host> Network<H> {
 
     /// A direction has something to send: now, if its transmitter is free, or when it will be.
     #[inline]
-    fn kick(&mut self, d: usize) {
+    pub(super) fn kick(&mut self, d: usize) {
         let direction = &mut self.directions[d];
         if direction.awaited {
             return;
@@ -517,7 +517,7 @@ impl<H: Host> Network<H> {
 
     /// Asks a host for packets and for when to come again.
     #[inline]
-    fn serve_host(&mut self, h: usize) {
+    pub(super) fn serve_host(&mut self, h: usize) {
         self.plans(h);
         for nic in 0..self.host_sides[h].nics.len() {
             if self.hosts[h].asks(PortId(nic as u16)) {
@@ -555,7 +555,7 @@ impl<H: Host> Network<H> {
 
     /// Does what a switch wants.
     #[inline]
-    fn outputs(&mut self, s: usize) {
+    pub(super) fn outputs(&mut self, s: usize) {
         while let Some(output) = self.switches[s].switch.poll_output() {
             let (port, priority, quanta) = match output {
                 Output::Pause {
@@ -576,50 +576,6 @@ impl<H: Host> Network<H> {
         let side = &mut self.switches[s];
         if let Some(at) = side.alarm.set(self.now, side.switch.poll_timeout()) {
             self.schedule(at, what::of(what::SWITCH, s));
-        }
-    }
-
-    /// The link of a switch's port goes down or comes up: what its peer asked for is over; and up again, the peer has to be told
-    /// what holds.
-    fn turn_port(&mut self, s: usize, d: usize, port: PortId, down: bool) {
-        let switch = &mut self.switches[s].switch;
-        let paused = switch.paused(self.now, port);
-        for priority in (0..PRIORITIES as u8).filter(|p| paused & 1 << p != 0) {
-            switch.handle_pause(self.now, port, priority, self.now);
-        }
-        let pfc = self.topology.switches[s].config.pfc.as_ref();
-        if let Some(pfc) = pfc.filter(|_| !down) {
-            for priority in (0..PRIORITIES as u8).filter(|p| switch.pausing(port, *p)) {
-                self.directions[d].ask(priority, pfc.quanta);
-            }
-        }
-    }
-
-    /// A link goes down or comes up. Both ends then know of no pause.
-    fn turn_link(&mut self, link: usize) {
-        let down = !self.directions[2 * link].down;
-        for d in [2 * link, 2 * link + 1] {
-            if down {
-                self.directions[d].cut();
-                self.directions[d].forget_pauses();
-            } else {
-                self.directions[d].down = false;
-            }
-            let (node, port) = self.from[d];
-            match node {
-                Node::Host(h) => {
-                    let h = h.0 as usize;
-                    for priority in 0..PRIORITIES as u8 {
-                        self.hosts[h].pause(self.now, port, priority, self.now);
-                    }
-                    self.serve_host(h);
-                }
-                Node::Switch(s) => {
-                    self.turn_port(s.0 as usize, d, port, down);
-                    self.kick(d);
-                    self.outputs(s.0 as usize);
-                }
-            }
         }
     }
 }
