@@ -252,3 +252,17 @@ fn many_qps_between_two_hosts_are_tied_right_or_not_at_all() {
         assert_eq!(a.abs_diff(b), 0x10_0000, "{a:#x} {b:#x}");
     }
 }
+
+#[test]
+fn hundreds_of_packets_in_flight_before_the_first_answer_are_all_timed() {
+    let mut capture = Capture::default();
+    for n in 0..1000 {
+        capture.send(i64::from(n) * US, 0x20_0001, n);
+        capture.ack(i64::from(n + 300) * US, 0x10_0001, n);
+    }
+    let report = capture.report();
+    assert_eq!(report.flows.len(), 1, "{:#?}", report.flows);
+    let delay = report.flows[0].metrics.ack_delay.unwrap();
+    assert_eq!((delay.samples, delay.max_ns), (1000, 300_000));
+    assert!(report.findings.is_empty(), "{:#?}", report.findings);
+}

@@ -4,6 +4,7 @@
 use std::{
     collections::HashMap,
     net::UdpSocket,
+    path::Path,
     process::{Command, Stdio},
     sync::atomic::{AtomicBool, Ordering},
     time::Duration,
@@ -19,13 +20,16 @@ use rocexdp::{
 };
 use rocexdp_common::{
     ids::gid_from_ipv4,
-    maps::{FlowKey, FlowState, Kind, QueueCounters},
+    maps::{FlowKey, FlowState, Kind, QueueCounters, Rtt},
 };
 use rocexdp_tests::{
-    Rig, eventually,
-    hop::{FAR, NEAR, ip, output},
-    rig::SHORT,
+    Rig, Running,
+    check::{items, number},
+    eventually,
+    hop::{FAR, Hop, NEAR, ip, output},
+    rig::{SHORT, text},
 };
+use serde_json::Value;
 
 fn packets(flow: &FlowState, kind: Kind) -> u64 {
     flow.counters.kinds[kind as usize].packets
@@ -47,6 +51,45 @@ fn seen(flows: &[(FlowKey, FlowState)]) -> HashMap<(u32, [u8; 16]), Seen> {
         .iter()
         .map(|(key, state)| ((key.dest_qpn, key.dst), counts(state)))
         .collect()
+}
+
+/// Records RoCEv2 packets where the monitor counts them. `None`, said as `SKIP`, where there is no tcpdump.
+fn tcpdump(hop: &Hop, file: &Path) -> Option<Running> {
+    if Command::new("tcpdump").arg("--version").output().is_err() {
+        println!("SKIP: no tcpdump (apt-get install tcpdump)");
+        return None;
+    }
+    let mut command = Command::new("tcpdump");
+    command
+        .args(["-n", "-i", NEAR, "-B", "65536", "-s", "128", "-Z", "root"])
+        // Without it, what is still in the kernel's buffer at the end is lost.
+        .args(["--time-stamp-precision", "nano", "--immediate-mode", "-w"])
+        .arg(file)
+        .args(["udp", "port", "4791"]);
+    hop.ns().confine(&mut command).unwrap();
+    let running = Running::start(command, "tcpdump".to_owned());
+    running.says(SHORT, &["listening on"]);
+    Some(running)
+}
+
+/// The monitor's round trips are those that the capture of the same packets at the same place has: however busy the machine is, between the
+/// two stamps of a packet nothing waits.
+fn as_captured(rtt: &Rtt, captured: &Value, responder_qpn: u32) {
+    let flows = items(captured, "flows").iter();
+    let mut ways = flows.flat_map(|flow| items(flow, "directions"));
+    let way = ways.find(|way| way["to"]["qpn"] == responder_qpn);
+    let delay = &way.unwrap_or_else(|| panic!("{captured:#}"))["ack_delay"];
+    let [samples, p50, max] = ["/samples", "/p50_ns", "/max_ns"].map(|name| number(delay, name));
+    println!("captured: {delay}");
+    // The first is the one that the flow is learned from.
+    assert!(
+        (samples / 2..=samples).contains(&rtt.count()),
+        "{rtt:?} {delay:#}"
+    );
+    // A bucket's end is at most twice what is in it; a middle that lies between two samples may be either.
+    let median = rtt.quantile(0.5).unwrap();
+    assert!((p50 / 2..=4 * p50).contains(&median), "{rtt:?} {delay:#}");
+    assert!(rtt.sum_ns / rtt.count() <= 2 * max, "{rtt:?} {delay:#}");
 }
 
 #[test]
@@ -75,8 +118,15 @@ fn on_the_way_between_endpoints_it_counts_what_they_counted_and_times_the_round_
     rig.start_sender(&[]);
     rig.start_receiver(&[]);
     rig.impair("delay=2ms");
+    let capture = tcpdump(&hop, &rig.path("near.pcap"));
     let file = rig.file("file", 3 << 20);
     rig.copy_well(&file, "file");
+    let captured = capture.map(|tcpdump| {
+        let said = tcpdump.interrupt(SHORT).ok().stderr;
+        assert!(said.contains("0 packets dropped by kernel"), "{said}");
+        rig.run(Host::A, &["pcap", "--json", text(&rig.path("near.pcap"))])
+            .json()
+    });
     let (a, b) = (rig.qps(Host::A), rig.qps(Host::B));
     let near = monitors.get(NEAR).unwrap().maps().unwrap();
     let far = monitors.get(FAR).unwrap().maps().unwrap();
@@ -122,6 +172,9 @@ fn on_the_way_between_endpoints_it_counts_what_they_counted_and_times_the_round_
             let short: u64 = rtt.buckets[..21].iter().sum();
             assert_eq!(short, 0, "{rtt:?}");
             assert!(rtt.sum_ns / count >= 4_000_000, "{rtt:?}");
+            if let Some(captured) = &captured {
+                as_captured(rtt, captured, qp.config.peer_qpn);
+            }
             timed += 1;
         }
     }

@@ -149,6 +149,38 @@ fn cells<'a>(screen: &'a str, column: &str) -> Vec<(&'a str, &'a str)> {
         .collect()
 }
 
+/// Events as the pane has them, each with its continued lines.
+fn events(screen: &str) -> Vec<String> {
+    let lines = screen
+        .lines()
+        .skip_while(|line| !line.starts_with(" events "));
+    let mut events: Vec<String> = Vec::new();
+    for line in lines.skip(1) {
+        let rest = line.get(10..).unwrap_or_default();
+        match line.as_bytes() {
+            [_, _, b':', _, _, b':', ..] => events.push(rest.to_owned()),
+            [b' ', ..] => {
+                if let Some(last) = events.last_mut() {
+                    last.push(' ');
+                    last.push_str(rest);
+                }
+            }
+            _ => {}
+        }
+    }
+    events
+}
+
+/// Sends host a a packet for a QP that is not there, and one too short for a BTH.
+fn strangers() {
+    let socket = std::net::UdpSocket::bind("0.0.0.0:0").unwrap();
+    let mut stray = vec![4, 0, 0xff, 0xff, 0, 0x80, 1, 0x23, 0, 0, 4, 0x56];
+    stray.resize(40, 0);
+    for packet in [&stray[..], &[0; 5]] {
+        socket.send_to(packet, (Host::A.ipv4(), 4791)).unwrap();
+    }
+}
+
 #[test]
 #[ignore = "needs root: run by cargo xtask test"]
 fn top_shows_what_the_maps_hold_sorted_and_filtered_and_gives_the_terminal_back() {
@@ -290,13 +322,60 @@ fn top_shows_what_the_maps_hold_sorted_and_filtered_and_gives_the_terminal_back(
     );
     tmux.keys(&["clear", "Enter", &line, "Enter"]);
     tmux.has(&["rocexdp top", "endpoint XDP driver"]);
+    // What is rare is told beside NAKs that go on and on, which keep to a line for each of the two QPs.
+    rig.lab().host(Host::B).run(strangers).unwrap();
+    let seen = tmux.shows("two strangers and two lines of NAKs", |text| {
+        let naks = events(text)
+            .iter()
+            .filter(|event| event.contains("nak (packet_seq_err)"))
+            .count();
+        let all = events(text).concat();
+        let strangers = ["unknown_qpn (", "QP 0x800123", "malformed (bth_truncated)"];
+        naks == 2 && all.contains("such since") && strangers.iter().all(|part| all.contains(part))
+    });
+    println!("{seen}");
+    for (width, height) in [("80", "24"), ("50", "17"), ("200", "50"), ("120", "40")] {
+        tmux.ask(&["resize-window", "-t", "t", "-x", width, "-y", height]);
+        let screen = tmux.shows("a pane of events", |text| {
+            text.lines().next().is_some_and(|line| line.contains("QPs"))
+                && text.lines().count() == height.parse::<usize>().unwrap()
+                && events(text)
+                    .iter()
+                    .any(|e| e.contains("nak (packet_seq_err)"))
+        });
+        println!("{screen}");
+        let pane = screen
+            .lines()
+            .skip_while(|line| !line.starts_with(" events "));
+        assert!(
+            pane.clone().next().unwrap().contains(" warnings "),
+            "{screen}"
+        );
+        assert!(
+            screen
+                .lines()
+                .all(|line| line.chars().count() <= width.parse().unwrap())
+        );
+    }
     tmux.keys(&["e"]);
     tmux.has(&[
         "nak (packet_seq_err)",
         "10.77.0.2 -> 10.77.0.1 QP 0x",
-        "PSN ",
+        "Esc back",
     ]);
-    println!("{}", tmux.text());
+    tmux.ask(&["resize-window", "-t", "t", "-x", "60", "-y", "12"]);
+    // On the larger screen there would be nothing to scroll.
+    tmux.shows("the small screen", |text| {
+        text.lines()
+            .nth(11)
+            .is_some_and(|line| line.starts_with("Esc back"))
+    });
+    tmux.keys(&["Home"]);
+    tmux.has(&["reading the maps of the endpoint", "newer below"]);
+    tmux.keys(&["End"]);
+    tmux.shows("the newest again", |text| !text.contains("newer below"));
+    tmux.keys(&["Escape"]);
+    tmux.has(&["SOURCE/QP"]);
     tmux.keys(&["q"]);
     tmux.has(&["over=0"]);
     drop((first, second));

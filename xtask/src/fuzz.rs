@@ -3,6 +3,9 @@
 //! `cargo fuzz` wants a nightly compiler for the address sanitizer, which has little to find in code without `unsafe`. What makes
 //! libFuzzer see its way, the coverage that LLVM's own pass adds, stable has too: the flags here are those of `cargo fuzz
 //! --sanitizer none`. Inputs found before and kept, `fuzz/corpus`, are where it starts. The layout of `fuzz/` is `cargo fuzz`'s, so that it can be used as well where nightly is.
+//!
+//! What the kernel runs has no coverage to follow: `cargo xtask fuzz xdp` gives its programs random and mutated packets, by
+//! `BPF_PROG_TEST_RUN`, and compares verdict and maps with the pure function's.
 
 use std::{
     fs,
@@ -12,7 +15,7 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 
-use crate::{paths, sh};
+use crate::{bpf, paths, sh};
 
 /// Targets, and the longest input each is given, in bytes.
 const TARGETS: &[(&str, u32)] = &[
@@ -23,6 +26,9 @@ const TARGETS: &[(&str, u32)] = &[
     ("operations", 1000),
     ("cm", 1000),
 ];
+
+/// The name of the programs in the kernel, beside [`TARGETS`].
+pub const KERNEL: &str = "xdp";
 
 /// As `cargo fuzz` sets them, without a sanitizer.
 const FLAGS: &[&str] = &[
@@ -52,7 +58,7 @@ pub fn run(seconds: u32, name: Option<&str>) -> Result<()> {
     if chosen.is_empty() {
         let all: Vec<_> = TARGETS.iter().map(|(target, _)| *target).collect();
         bail!(
-            "no fuzz target `{}`: there are {}",
+            "no fuzz target `{}`: there are {}, {KERNEL}",
             name.unwrap_or_default(),
             all.join(", ")
         );
@@ -67,6 +73,24 @@ pub fn run(seconds: u32, name: Option<&str>) -> Result<()> {
         fuzz(&home, &programs, target, *longest, seconds)?;
     }
     Ok(())
+}
+
+/// Gives each program of the endpoint and of the monitor so many random and mutated packets.
+///
+/// # Errors
+/// A build fails, root can't be had, or a packet's verdict or what it does to the maps is not the pure function's.
+pub fn run_in_kernel(packets: u32, seed: u64) -> Result<()> {
+    bpf::build()?;
+    let mut cargo = sh::cargo();
+    cargo
+        .args(["test", "--package", "rocexdp-tests"])
+        .args(["--test", "xdp_testrun", "--test", "monitor_testrun"])
+        .args(["--", "--ignored", "--nocapture", "--test-threads=1"])
+        .arg("random_and_mutated_packets")
+        .env("ROCEXDP_XDP_PACKETS", packets.to_string())
+        .env("ROCEXDP_XDP_SEED", seed.to_string());
+    sh::programs_as_root(&mut cargo, "BPF_PROG_TEST_RUN")?;
+    sh::run(&mut cargo)
 }
 
 /// The compiler's own target.

@@ -89,11 +89,17 @@ enum Task {
         )]
         args: Vec<String>,
     },
-    /// The fuzz targets, each for a bounded time
+    /// The fuzz targets, each for a bounded time; `fuzz xdp`: random and mutated packets through the XDP and TCX programs in the kernel
     Fuzz {
         /// Seconds for each target
         #[arg(long, default_value_t = 60)]
         seconds: u32,
+        /// Of `xdp`: packets for each program
+        #[arg(long, value_name = "N", default_value_t = 1_000_000)]
+        packets: u32,
+        /// Of `xdp`: where its random numbers begin
+        #[arg(long, value_name = "N", default_value_t = 0x5eed)]
+        seed: u64,
         /// Only this target
         target: Option<String>,
     },
@@ -158,7 +164,15 @@ fn dispatch(task: Task) -> Result<ExitCode> {
         Task::Test { name, full } => return test::run(name.as_deref(), full),
         Task::Bench { args } => bench::run(args)?,
         Task::Example { name, args } => example::run(&name, &args)?,
-        Task::Fuzz { seconds, target } => fuzz::run(seconds, target.as_deref())?,
+        Task::Fuzz {
+            packets,
+            seed,
+            target: Some(target),
+            ..
+        } if target == fuzz::KERNEL => fuzz::run_in_kernel(packets, seed)?,
+        Task::Fuzz {
+            seconds, target, ..
+        } => fuzz::run(seconds, target.as_deref())?,
         Task::Model {
             seeds,
             from,

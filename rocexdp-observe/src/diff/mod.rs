@@ -213,6 +213,10 @@ pub fn diff(now: &Report, good: &Report) -> Diff {
         }
     }
     compare(None, &all_now, &all_good, &mut changes);
+    let slower_only = |(_, change): &(usize, Change)| change.severity == Severity::Notice;
+    if changes.worse.iter().all(slower_only) {
+        rare(now, good, &mut notes);
+    }
     let (pairs_now, pairs_good) = (pairs(now), pairs(good));
     let both: Vec<_> = pairs_now
         .iter()
@@ -340,6 +344,23 @@ fn kinds(now: &Report, good: &Report, changes: &mut Changes) {
             let text = format!("{name}: none found, {g} in the good capture");
             changes.better.push((0, change(text)));
         }
+    }
+}
+
+/// What one capture alone has a few of: where no share tells of it, it may be chance, and may not.
+fn rare(now: &Report, good: &Report, notes: &mut Vec<String>) {
+    let mut told = BTreeMap::<_, (u64, &str)>::new();
+    for finding in &now.findings {
+        let known = good.findings.iter().any(|f| f.kind == finding.kind);
+        if finding.severity == Severity::Warning && !known {
+            told.entry(finding.kind).or_insert((0, &finding.text)).0 += 1;
+        }
+    }
+    for (kind, (count, first)) in told {
+        notes.push(format!(
+            "{}: {count} found, none in the good capture; so few may be chance: {first}",
+            kind.name().replace('_', " ")
+        ));
     }
 }
 

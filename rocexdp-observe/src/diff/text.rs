@@ -62,7 +62,7 @@ impl fmt::Display for Diff {
                 continue;
             }
             if list.is_empty() {
-                writeln!(f, "Nothing got {name}.")?;
+                writeln!(f, "Nothing got {name} beyond chance.")?;
                 continue;
             }
             writeln!(f, "{}:", if name == "worse" { "Worse" } else { "Better" })?;

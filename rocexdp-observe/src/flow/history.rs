@@ -11,6 +11,11 @@ const SMALL: usize = 8;
 const LARGE: usize = 1024;
 /// At most where no answers are seen.
 const BLIND: usize = 64;
+/// As many packets without an answer: none is expected any more. Before, the first answer may be on its way, behind more packets
+/// than [`BLIND`]: one that is not found then ties no directions.
+const PATIENCE: u16 = 4096;
+/// An answer to what is older than this, ns, is not waited for.
+const LATEST: i64 = 100_000_000;
 
 /// A packet of a stream, and its copies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +42,8 @@ pub struct Sent {
 #[derive(Clone, Debug, Default)]
 pub struct History {
     slots: Vec<Option<Sent>>,
+    /// Packets since no answer was seen.
+    blind: u16,
 }
 
 impl History {
@@ -63,17 +70,27 @@ impl History {
         if self.slots.is_empty() {
             self.slots = vec![None; SMALL];
         }
+        self.blind = match unacked {
+            Some(_) => 0,
+            None => self.blind.saturating_add(1),
+        };
+        if self.blind == PATIENCE && self.slots.len() > BLIND {
+            self.resize(BLIND);
+        }
         while let Some(Some(old)) = self.slots.get(self.index(sent.psn))
             && old.psn != sent.psn
         {
             let (needed, most) = match unacked {
                 Some(unacked) => (old.psn.diff(unacked) >= 0, LARGE),
+                None if self.blind < PATIENCE && sent.time.saturating_sub(old.time) < LATEST => {
+                    (true, LARGE)
+                }
                 None => (true, BLIND),
             };
             if !needed || self.slots.len() >= most {
                 break;
             }
-            self.grow();
+            self.resize(self.slots.len() * 2);
         }
         let index = self.index(sent.psn);
         if let Some(slot) = self.slots.get_mut(index) {
@@ -81,12 +98,15 @@ impl History {
         }
     }
 
-    fn grow(&mut self) {
+    /// Of two that have one place, the newer one stays.
+    fn resize(&mut self, to: usize) {
         let old = std::mem::take(&mut self.slots);
-        self.slots = vec![None; old.len() * 2];
+        self.slots = vec![None; to];
         for sent in old.into_iter().flatten() {
             let index = self.index(sent.psn);
-            if let Some(slot) = self.slots.get_mut(index) {
+            if let Some(slot) = self.slots.get_mut(index)
+                && slot.is_none_or(|other| other.time <= sent.time)
+            {
                 *slot = Some(sent);
             }
         }
@@ -139,9 +159,21 @@ mod tests {
         }
         assert_eq!(history.slots.len(), SMALL);
         let mut blind = History::default();
-        for psn in 0..10_000 {
+        for psn in 0..4000 {
+            blind.put(sent(psn), None);
+        }
+        assert_eq!(blind.slots.len(), LARGE, "an answer may come yet");
+        for psn in 4000..10_000 {
             blind.put(sent(psn), None);
         }
         assert_eq!(blind.slots.len(), BLIND);
+        assert!((9_936..10_000).all(|psn| blind.get(Psn::new(psn)).is_some()));
+        // What is far apart has its answer, or none.
+        let mut slow = History::default();
+        for psn in 0..1000 {
+            let time = i64::from(psn) * 10_000_000;
+            slow.put(Sent { time, ..sent(psn) }, None);
+        }
+        assert_eq!(slow.slots.len(), BLIND);
     }
 }

@@ -309,6 +309,8 @@ pub fn make(plan: &Plan, emit: impl FnMut(Wire<'_>)) {
                 if nak {
                     state.next = before;
                 }
+                // What a late answer asks for, or a timer, may be acknowledged meanwhile.
+                state.next = state.next.max(state.oldest);
                 if !state.sending && state.next < state.end {
                     state.sending = true;
                     queue.push(Reverse((now, index, Event::Send)));

@@ -296,8 +296,12 @@ impl Teller {
             match news {
                 News::Triggered(what) => out::note(what),
                 News::Written(written) => {
+                    let late = match written.late {
+                        0 => String::new(),
+                        late => format!(", {late} of them behind later ones"),
+                    };
                     let text = format!(
-                        "{}: {} packets, from {:.3} s before the trigger",
+                        "{}: {} packets{late}, from {:.3} s before the trigger",
                         written.path.display(),
                         written.packets,
                         written.before.as_secs_f64()

@@ -69,6 +69,8 @@ pub struct News {
     pub iface: String,
     /// In words.
     pub text: String,
+    /// Of what a local QP sends: no program saw the packets, so that no event tells of them.
+    pub sent: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -97,6 +99,7 @@ struct Seen {
     size: f64,
     level: Level,
     kind: &'static str,
+    sent: bool,
     begun: String,
     ended: String,
 }
@@ -137,6 +140,7 @@ impl Newsroom {
                 kind: "more",
                 iface: String::new(),
                 text: format!("{more} more changes in this interval are not listed"),
+                sent: false,
             });
         }
         news
@@ -151,6 +155,7 @@ impl Newsroom {
                 kind: "interface",
                 iface: name.to_owned(),
                 text,
+                sent: false,
             });
         };
         match (&iface.error, told) {
@@ -205,6 +210,7 @@ impl Newsroom {
             kind: seen.kind,
             iface: iface.to_owned(),
             text,
+            sent: seen.sent,
         });
     }
 
@@ -293,6 +299,7 @@ fn row_news(row: &Row, seconds: f64, out: &mut Vec<Seen>) {
             size: if failed { 1.0 } else { 0.0 },
             level: Level::Error,
             kind: "qp_error",
+            sent: false,
             begun: format!("{what}: the QP is in state ERR: its work requests fail"),
             ended: format!("{what}: the QP is out of state ERR"),
         });
@@ -315,6 +322,7 @@ fn direction_news(
             size,
             level,
             kind: first,
+            sent: key.local && forth,
             begun: format!("{what}: {begun}"),
             ended: if ended.is_empty() {
                 String::new()
@@ -410,6 +418,7 @@ fn paused(pause: &PauseRate, iface: &str) -> Seen {
         size,
         level: Level::Warning,
         kind: "pause",
+        sent: false,
         begun: format!(
             "{iface}: the link partner pauses {what} {share}, {:.0} pause frames/s",
             pause.pauses
@@ -428,6 +437,7 @@ fn totals(iface: &IfaceRates, name: &str) -> Vec<Seen> {
             size: rate,
             level: Level::Warning,
             kind: "refused",
+            sent: false,
             begun: format!("{name}: {rate:.0} packets/s refused or malformed: {reason}"),
             ended: String::new(),
         });
@@ -437,6 +447,7 @@ fn totals(iface: &IfaceRates, name: &str) -> Vec<Seen> {
         size: iface.evictions,
         level: Level::Warning,
         kind: "evictions",
+        sent: false,
         begun: format!(
             "{name}: the table of {} flows is full: {:.0} flows/s evicted, their counters are lost",
             iface.flow_table.capacity, iface.evictions
@@ -448,6 +459,7 @@ fn totals(iface: &IfaceRates, name: &str) -> Vec<Seen> {
         size: iface.events_lost,
         level: Level::Info,
         kind: "events_lost",
+        sent: false,
         begun: format!(
             "{name}: {:.0} events/s lost: nobody reads them (see: rocexdp events)",
             iface.events_lost

@@ -89,7 +89,8 @@ impl TapReader {
         self.control.store(0, &control);
     }
 
-    /// Gives each record that is there to `take`, in order of time, until it says that is enough.
+    /// Gives each record that is there to `take`, in order of time, until it says that is enough; one more may
+    /// come then.
     pub fn drain(&mut self, mut take: impl FnMut(Record<'_>) -> bool) {
         let headers_only = self.headers_only;
         if let Some(sent) = &mut self.sent {
@@ -105,7 +106,9 @@ impl TapReader {
             };
         while let Some(item) = self.ring.next() {
             let Some(record) = parse(&item) else { continue };
-            if !earlier(&mut self.sent, record.head.time_ns, &mut take) || !take(record) {
+            // This one has left the ring: it is given, whatever is wanted of those before it.
+            let more = earlier(&mut self.sent, record.head.time_ns, &mut take);
+            if !take(record) || !more {
                 return;
             }
         }

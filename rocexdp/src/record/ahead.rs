@@ -7,9 +7,9 @@ use std::collections::BTreeMap;
 
 use super::ring::{Cursor, Stored};
 
-/// How much later than its place a record may stand, ns: a turn of the recorder's loop, and a CPU that was taken away between
-/// the time stamp and the record.
-pub const LATE_NS: u64 = 10_000_000;
+/// How much later than its place a record may stand, ns: a turn of the recorder's loop, and a thread of an engine, or a virtual
+/// CPU, that had to wait between the time stamp and the record.
+pub const LATE_NS: u64 = 50_000_000;
 /// Bytes of records read ahead of one ring, but for the last.
 pub const MOST: usize = 4 << 20;
 /// What a record costs beside its bytes.

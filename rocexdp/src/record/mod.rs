@@ -18,14 +18,13 @@ use anyhow::{Context as _, Result, anyhow, bail};
 use rocexdp_common::watch::tap::{HEADERS, WHOLE};
 
 use crate::monitor::TapReader;
+use ahead::LATE_NS;
 use expr::Expr;
 use facts::{Moment, Rates, Told};
 use ring::Ring;
 pub use write::Written;
 use write::{MOST_COMMENTS, Span, Trigger, Writing};
 
-/// How long after the end of a span packets may still come out of the taps, ns.
-const LATE_NS: u64 = 50_000_000;
 /// Files that are waited for at a time.
 const MOST_SPANS: usize = 64;
 /// Smallest ring of an interface: some hundred packets.
@@ -208,6 +207,7 @@ impl Recorder {
             news.push(News::Lost(lost - self.tally.lost));
             self.tally.lost = lost;
         }
+        // Packets of its time may still come out of the taps until then.
         let over = |span: &Span| now_ns > span.to_ns.saturating_add(LATE_NS);
         if self.writing.is_some() || self.spans.front().is_some_and(over) {
             self.write_piece(&mut news);

@@ -63,6 +63,8 @@ pub struct Written {
     pub packets: u64,
     /// How much of the time before the trigger the rings still had.
     pub before: Duration,
+    /// Packets that came out of the taps so late that they stand behind later ones.
+    pub late: u64,
 }
 
 /// Difference of the wall clock to CLOCK_MONOTONIC now, ns: what a record's time must be moved by.
@@ -93,7 +95,9 @@ pub struct Writing {
     /// Of each ring: number of the record, and comment.
     comments: Vec<BTreeMap<u64, String>>,
     packets: u64,
+    late: u64,
     first_ns: Option<u64>,
+    last_ns: u64,
     stored: Stored,
     frame: Vec<u8>,
 }
@@ -147,7 +151,9 @@ impl Writing {
             ahead: rings.iter().map(|_| Ahead::default()).collect(),
             comments,
             packets: 0,
+            late: 0,
             first_ns: None,
+            last_ns: 0,
             stored: Stored::default(),
             frame: Vec::new(),
             path: path.clone(),
@@ -185,6 +191,7 @@ impl Writing {
             before: Duration::from_nanos(
                 trigger_ns.saturating_sub(self.first_ns.unwrap_or(trigger_ns)),
             ),
+            late: self.late,
         }))
     }
 
@@ -272,6 +279,8 @@ impl Writing {
             )?;
             self.first_ns = self.first_ns.or(Some(time_ns));
             self.packets += 1;
+            self.late += u64::from(time_ns < self.last_ns);
+            self.last_ns = self.last_ns.max(time_ns);
         }
         self.marks = cursors.iter().map(Cursor::mark).collect();
         Ok(all)

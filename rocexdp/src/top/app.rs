@@ -50,6 +50,8 @@ pub struct Event {
     pub level: Level,
     /// In words.
     pub text: String,
+    /// Number of a line that may go on, see [`Told`].
+    id: Option<u64>,
 }
 
 /// What fills the middle of the screen.
@@ -123,6 +125,10 @@ pub struct App {
     pub heat: Heat,
     /// The newest last.
     pub events: VecDeque<Event>,
+    /// Events newer than the last one on the whole screen of them; kept within bounds by `draw`.
+    pub events_back: usize,
+    /// Events on that screen; kept by `draw`.
+    pub events_page: usize,
     /// The last minutes.
     pub histories: Histories,
     /// Time between two looks.
@@ -162,6 +168,8 @@ impl App {
             events_pane: true,
             heat: Heat::Ce,
             events: VecDeque::new(),
+            events_back: 0,
+            events_page: 1,
             histories: Histories::default(),
             interval,
             cost: Duration::ZERO,
@@ -173,6 +181,23 @@ impl App {
 
     /// Adds a line to the events pane.
     pub fn say(&mut self, time: SystemTime, level: Level, text: String) {
+        self.add(time, level, text, None);
+    }
+
+    /// Adds a line that may go on: what stood there of it goes.
+    fn replace(&mut self, told: Told) {
+        let old = self.events.iter().rposition(|e| e.id == Some(told.id));
+        if let Some(at) = old {
+            let newer = self.events.len() - at - 1;
+            self.events.remove(at);
+            if newer < self.events_back {
+                self.events_back -= 1;
+            }
+        }
+        self.add(told.time, told.level, told.text, Some(told.id));
+    }
+
+    fn add(&mut self, time: SystemTime, level: Level, text: String, id: Option<u64>) {
         if self.events.len() >= MOST_EVENTS {
             self.events.pop_front();
         }
@@ -180,13 +205,18 @@ impl App {
             time: clock(time),
             level,
             text,
+            id,
         });
+        // What is being read stays where it is.
+        if self.events_back > 0 {
+            self.events_back += 1;
+        }
     }
 
     /// Takes an interval.
     pub fn take(&mut self, update: Update) {
         for told in update.told {
-            self.say(told.time, told.level, told.text);
+            self.replace(told);
         }
         for news in update.news {
             self.say(update.time, news.level, news.text);
@@ -341,6 +371,10 @@ impl App {
     }
 
     fn navigate(&mut self, code: KeyCode) {
+        if self.view == View::Events {
+            self.scroll_events(code);
+            return;
+        }
         let page = self.page.max(1);
         match code {
             KeyCode::Down | KeyCode::Char('j') => self.go(self.cursor.saturating_add(1)),
@@ -355,6 +389,20 @@ impl App {
             KeyCode::End | KeyCode::Char('G') => self.go(usize::MAX),
             _ => {}
         }
+    }
+
+    /// Through the events; `draw` knows where they end.
+    fn scroll_events(&mut self, code: KeyCode) {
+        let back = self.events_back;
+        self.events_back = match code {
+            KeyCode::Up | KeyCode::Char('k') => back.saturating_add(1),
+            KeyCode::Down | KeyCode::Char('j') => back.saturating_sub(1),
+            KeyCode::PageUp => back.saturating_add(self.events_page),
+            KeyCode::PageDown => back.saturating_sub(self.events_page),
+            KeyCode::Home | KeyCode::Char('g') => self.events.len(),
+            KeyCode::End | KeyCode::Char('G') => 0,
+            _ => back,
+        };
     }
 
     /// One step back: out of a view, then out of the filter.
@@ -378,7 +426,7 @@ impl App {
                 self.view = View::Table;
                 self.events_pane = false;
             }
-            (_, true) => self.view = View::Events,
+            (_, true) => (self.view, self.events_back) = (View::Events, 0),
             (_, false) => self.events_pane = true,
         }
     }

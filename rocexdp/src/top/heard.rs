@@ -1,4 +1,5 @@
-//! Events as lines of the events pane: those of one kind about one flow in one interval are one line.
+//! Events as lines of the events pane: those of one kind about one flow are one line for as long as they go on, or a flow that
+//! loses packets would fill the pane with its NAKs and what is rare would be gone before it is read.
 //!
 //! Events are told by the packet (`rocexdp events`), changes of counters by the interval ([`crate::live::news`]); of what both tell,
 //! the events say more, and an interface that is listened to has these from its events.
@@ -9,12 +10,22 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use crate::{control::events::Heard, events::Event, live::news::Level};
+use crate::{
+    control::events::Heard,
+    events::Event,
+    live::news::{Level, News},
+    view::live::clock,
+};
+
+/// How long after an event another one like it still belongs to its line.
+const GOES_ON: Duration = Duration::from_secs(10);
 
 /// A line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Told {
-    /// When the first came.
+    /// Of lines with one number the newest counts.
+    pub id: u64,
+    /// When the last of its events came.
     pub time: SystemTime,
     /// How much it matters.
     pub level: Level,
@@ -22,14 +33,37 @@ pub struct Told {
     pub text: String,
 }
 
-/// Interfaces whose events come.
+/// What was heard.
 #[derive(Clone, Debug, Default)]
-pub struct Listening(HashSet<String>);
+pub struct Listening {
+    /// Interfaces whose events come.
+    ifaces: HashSet<String>,
+    /// Lines that go on.
+    lines: HashMap<Same, Line>,
+    /// Lines so far.
+    told: u64,
+}
 
-/// What counters say too, of which events say more. An endpoint's program does not see what its engine sends, a monitor's sees all.
-fn by_events(kind: &str, monitor: bool) -> bool {
-    let sent_too = kind.starts_with("nak_") || kind == "rnr";
-    (sent_too && monitor) || matches!(kind, "refused" | "qp_error" | "events_lost")
+/// Events of one kind about one flow.
+#[derive(Clone, Debug)]
+struct Line {
+    id: u64,
+    first: Event,
+    count: u64,
+    last_psn: Option<u32>,
+    last: SystemTime,
+    /// Whether there is more since it was told.
+    fresh: bool,
+}
+
+/// What counters say too, of which events say more.
+fn by_events(news: &News) -> bool {
+    let of_packets = news.kind.starts_with("nak_") || news.kind == "rnr";
+    (of_packets && !news.sent) || matches!(news.kind, "refused" | "qp_error" | "events_lost")
+}
+
+fn time(event: &Event) -> SystemTime {
+    SystemTime::UNIX_EPOCH + Duration::from_nanos(event.time_ns)
 }
 
 /// How much an event matters.
@@ -69,80 +103,104 @@ fn same(e: &Event) -> Same {
 
 impl Listening {
     /// Whether a line of the counters' is left to the events.
-    pub fn leaves(&self, iface: &str, kind: &str, monitor: bool) -> bool {
-        by_events(kind, monitor) && self.0.contains(iface)
+    pub fn leaves(&self, news: &News) -> bool {
+        by_events(news) && self.ifaces.contains(&news.iface)
     }
 
     /// Takes what was heard in an interval; in order of time.
     pub fn take(&mut self, heard: impl Iterator<Item = Heard>, now: SystemTime) -> Vec<Told> {
-        let mut lines: Vec<(Told, Event, u64, u32)> = Vec::new();
-        let mut known: HashMap<Same, usize> = HashMap::new();
-        let mut other = Vec::new();
+        self.lines.retain(|_, line| {
+            let age = now.duration_since(line.last);
+            age.is_ok_and(|age| age < GOES_ON)
+        });
+        let mut told = Vec::new();
         for heard in heard {
             match heard {
                 Heard::Listening(iface) => {
-                    self.0.insert(iface);
+                    self.ifaces.insert(iface);
                 }
                 Heard::Silent(iface) => {
-                    self.0.remove(&iface);
-                    other.push(Told {
-                        time: now,
-                        level: Level::Info,
-                        text: format!(
-                            "{iface}: no process answers for its events: NAKs and refusals are told from the counters"
-                        ),
-                    });
+                    self.ifaces.remove(&iface);
+                    let text = format!(
+                        "{iface}: no process answers for its events: NAKs and refusals are told from the counters"
+                    );
+                    told.push(self.other(now, Level::Info, text));
                 }
-                Heard::Missed(iface, n) => other.push(Told {
-                    time: now,
-                    level: Level::Warning,
-                    text: format!("{iface}: {n} events came too fast to be shown"),
-                }),
-                Heard::Event(event) => match known.get(&same(&event)) {
-                    Some(at) => {
-                        if let Some((_, _, count, last)) = lines.get_mut(*at) {
-                            *count += 1;
-                            *last = event.psn.unwrap_or(0);
-                        }
-                    }
-                    None => {
-                        known.insert(same(&event), lines.len());
-                        let told = Told {
-                            time: SystemTime::UNIX_EPOCH + Duration::from_nanos(event.time_ns),
-                            level: level(&event),
-                            text: String::new(),
-                        };
-                        lines.push((told, *event, 1, 0));
-                    }
-                },
+                Heard::Missed(iface, n) => {
+                    let text = format!("{iface}: {n} events came too fast to be shown");
+                    told.push(self.other(now, Level::Warning, text));
+                }
+                Heard::Event(event) => self.event(*event),
             }
         }
-        let mut told: Vec<Told> = lines
-            .into_iter()
-            .map(|(told, event, count, last)| Told {
-                text: words(&event, count, last),
-                ..told
-            })
-            .chain(other)
-            .collect();
-        told.sort_by_key(|told| told.time);
+        for line in self.lines.values_mut().filter(|line| line.fresh) {
+            line.fresh = false;
+            told.push(Told {
+                id: line.id,
+                time: line.last,
+                level: level(&line.first),
+                text: line.words(),
+            });
+        }
+        told.sort_by_key(|told| (told.time, told.id));
         told
+    }
+
+    fn next_id(&mut self) -> u64 {
+        self.told += 1;
+        self.told
+    }
+
+    fn other(&mut self, time: SystemTime, level: Level, text: String) -> Told {
+        Told {
+            id: self.next_id(),
+            time,
+            level,
+            text,
+        }
+    }
+
+    fn event(&mut self, event: Event) {
+        if let Some(line) = self.lines.get_mut(&same(&event)) {
+            line.count += 1;
+            line.last_psn = event.psn;
+            line.last = line.last.max(time(&event));
+            line.fresh = true;
+            return;
+        }
+        let line = Line {
+            id: self.next_id(),
+            count: 1,
+            last_psn: event.psn,
+            last: time(&event),
+            fresh: true,
+            first: event,
+        };
+        self.lines.insert(same(&line.first), line);
     }
 }
 
-fn words(event: &Event, count: u64, last: u32) -> String {
-    // What names the interface itself need not do so twice.
-    let iface = if event.text.starts_with(&event.iface) {
-        String::new()
-    } else {
-        format!("{}: ", event.iface)
-    };
-    let more = match (count, event.psn) {
-        (1, _) => String::new(),
-        (_, Some(psn)) if psn != last => format!(" to {last} ({count} such)"),
-        _ => format!(" ({count} such)"),
-    };
-    format!("{iface}{}{more}", event.text)
+impl Line {
+    fn words(&self) -> String {
+        let Self { first, count, .. } = self;
+        // What names the interface itself need not do so twice.
+        let iface = if first.text.starts_with(&first.iface) {
+            String::new()
+        } else {
+            format!("{}: ", first.iface)
+        };
+        let to = match self.last_psn {
+            Some(psn) if first.psn != Some(psn) => format!(" to {psn}"),
+            _ => String::new(),
+        };
+        let since = clock(time(first));
+        let more = match count {
+            1 => String::new(),
+            _ if since == clock(self.last) => format!(" ({count} such)"),
+            _ => format!(" ({count} such since {since})"),
+        };
+        format!("{iface}{}{to}{more}", first.text)
+    }
 }
 
 #[cfg(test)]
@@ -160,10 +218,13 @@ mod tests {
         ))
     }
 
+    fn at(seconds: u64) -> SystemTime {
+        SystemTime::UNIX_EPOCH + Duration::from_secs(seconds)
+    }
+
     #[test]
     fn events_of_one_kind_and_flow_are_one_line() {
         let mut listening = Listening::default();
-        let now = SystemTime::UNIX_EPOCH + Duration::from_secs(9);
         let heard = vec![
             Heard::Listening("eth0".to_owned()),
             nak(7, "packet_seq_err"),
@@ -171,37 +232,72 @@ mod tests {
             nak(9, "packet_seq_err"),
             Heard::Missed("eth0".to_owned(), 3),
         ];
-        let told = listening.take(heard.into_iter(), now);
+        let told = listening.take(heard.into_iter(), at(9));
         assert_eq!(told.len(), 3, "{told:#?}");
-        assert!(
-            told[0].text.ends_with("PSN 7 to 9 (2 such)"),
-            "{}",
-            told[0].text
-        );
-        assert!(told[0].text.starts_with("eth0: nak (packet_seq_err)"));
+        let levels = told.iter().map(|told| told.level);
         assert_eq!(
-            [told[0].level, told[1].level],
-            [Level::Warning, Level::Error]
+            levels.collect::<Vec<_>>(),
+            [Level::Error, Level::Warning, Level::Warning]
         );
+        let text = &told[1].text;
+        assert!(text.starts_with("eth0: nak (packet_seq_err)"), "{text}");
+        assert!(text.ends_with("PSN 7 to 9 (2 such)"), "{text}");
         assert!(told[2].text.contains("3 events"), "{}", told[2].text);
+    }
+
+    #[test]
+    fn a_line_goes_on_while_its_events_do() {
+        let mut listening = Listening::default();
+        let mut later = |psn: u32, seconds: u64| {
+            let Heard::Event(mut event) = nak(psn, "packet_seq_err") else {
+                unreachable!()
+            };
+            event.time_ns = seconds * 1_000_000_000;
+            let told = listening.take([Heard::Event(event)].into_iter(), at(seconds));
+            assert_eq!(told.len(), 1);
+            (told[0].id, told[0].text.clone())
+        };
+        let (first, text) = later(7, 5);
+        assert!(text.ends_with("PSN 7"), "{text}");
+        assert_eq!(later(8, 9).0, first);
+        let (same, text) = later(9, 18);
+        assert_eq!(same, first);
+        assert!(
+            text.ends_with("PSN 7 to 9 (3 such since 00:00:05)"),
+            "{text}"
+        );
+        // After a rest it is told anew.
+        let (other, text) = later(10, 40);
+        assert_ne!(other, first);
+        assert!(text.ends_with("PSN 10"), "{text}");
+        assert!(listening.take([].into_iter(), at(41)).is_empty());
+        listening.take([].into_iter(), at(60));
+        assert!(listening.lines.is_empty(), "nothing is kept of it");
     }
 
     #[test]
     fn what_events_tell_the_counters_need_not_tell_too() {
         let mut listening = Listening::default();
-        let now = SystemTime::UNIX_EPOCH;
-        assert!(!listening.leaves("eth0", "nak_sequence", true));
-        listening.take([Heard::Listening("eth0".to_owned())].into_iter(), now);
-        let leaves = |kind, monitor| listening.leaves("eth0", kind, monitor);
-        assert!(leaves("nak_sequence", true) && leaves("rnr", true) && leaves("refused", false));
-        assert!(!leaves("congestion", true) && !leaves("nak_sequence", false));
-        assert!(!listening.leaves("eth1", "rnr", true));
-        let told = listening.take([Heard::Silent("eth0".to_owned())].into_iter(), now);
-        assert!(
-            told[0].text.contains("from the counters"),
-            "{}",
-            told[0].text
-        );
-        assert!(!listening.leaves("eth0", "nak_sequence", true));
+        let news = |iface: &str, kind, sent| News {
+            level: Level::Warning,
+            kind,
+            iface: iface.to_owned(),
+            text: String::new(),
+            sent,
+        };
+        let naks = news("eth0", "nak_sequence", false);
+        assert!(!listening.leaves(&naks));
+        listening.take([Heard::Listening("eth0".to_owned())].into_iter(), at(0));
+        assert!(listening.leaves(&naks));
+        assert!(listening.leaves(&news("eth0", "rnr", false)));
+        assert!(listening.leaves(&news("eth0", "refused", false)));
+        // The endpoint's program sees nothing of what its engine sends.
+        assert!(!listening.leaves(&news("eth0", "nak_sequence", true)));
+        assert!(!listening.leaves(&news("eth0", "congestion", false)));
+        assert!(!listening.leaves(&news("eth1", "rnr", false)));
+        let told = listening.take([Heard::Silent("eth0".to_owned())].into_iter(), at(0));
+        let text = &told[0].text;
+        assert!(text.contains("from the counters"), "{text}");
+        assert!(!listening.leaves(&naks));
     }
 }

@@ -36,7 +36,7 @@ use self::{
 };
 use crate::{
     control::events::Heard,
-    live::{Role, Snapshot, news::Level, news::Newsroom, rates},
+    live::{Snapshot, news::Level, news::Newsroom, rates},
     process::Cancel,
 };
 
@@ -143,12 +143,7 @@ fn looking(
         let rates = rates(&before, &after);
         let told = listening.take(events.try_iter(), after.time);
         let mut news = newsroom.take(&rates);
-        news.retain(|news| {
-            let of = rates.iter().find(|rates| *rates.iface == *news.iface);
-            let source = of.and_then(|rates| rates.source.as_ref());
-            let monitor = source.is_some_and(|source| source.role == Role::Monitor);
-            !listening.leaves(&news.iface, news.kind, monitor)
-        });
+        news.retain(|news| !listening.leaves(news));
         let mut update = Update {
             rates,
             told,

@@ -16,7 +16,9 @@ use super::{
     app::{Action, App, Update, View},
     draw,
 };
-use crate::live::{Direction, End, FlowTable, IfaceRates, Row, RowKey, RttSummary, Source};
+use crate::live::{
+    Direction, End, FlowTable, IfaceRates, Row, RowKey, RttSummary, Source, news::Level,
+};
 
 fn end(last: u8, qpn: u32) -> End {
     End {
@@ -264,6 +266,88 @@ fn the_heatmap_shows_who_congests_whom() {
         text.contains("bit/s that the source sends") && text.contains("9.00G"),
         "{text}"
     );
+}
+
+/// So many events, a second apart.
+fn say(app: &mut App, events: std::ops::Range<u64>) {
+    for n in events {
+        let time = SystemTime::UNIX_EPOCH + Duration::from_secs(n);
+        app.say(time, Level::Warning, format!("event {n}."));
+    }
+}
+
+#[test]
+fn an_event_longer_than_the_pane_is_begun_there() {
+    // A short table would leave the pane more room.
+    let mut app = app((0..30).map(|n| row(n, 1e9, 0.0)).collect());
+    assert!(screen(&mut app, 50, 17).contains("nothing so far"));
+    say(&mut app, 0..1);
+    let long = "eth0: nak (packet_seq_err) received: ".to_owned() + &"fd00::1234:5678 ".repeat(10);
+    app.say(SystemTime::UNIX_EPOCH, Level::Error, long);
+    let text = screen(&mut app, 50, 17);
+    let at = text
+        .lines()
+        .position(|line| line.starts_with("00:00:00  eth0: nak (packet_seq_err) received:"))
+        .unwrap_or_else(|| panic!("{text}"));
+    let pane: Vec<&str> = text.lines().skip(at - 1).take(4).collect();
+    assert!(pane[0].contains(" 1 error  1 warning "), "{text}");
+    assert!(pane[1..].iter().all(|line| line.chars().count() <= 50));
+    assert!(
+        pane[3].starts_with("          fd00::") && pane[3].ends_with('…'),
+        "{text}"
+    );
+    // With room for both, the older one is above.
+    let text = screen(&mut app, 200, 24);
+    let line = |part: &str| text.lines().position(|line| line.contains(part)).unwrap();
+    assert!(line("event 0.") < line("eth0: nak"), "{text}");
+    app.take(update(three()));
+    let text = screen(&mut app, 50, 24);
+    let pane = text.lines().position(|line| line.contains(" events "));
+    assert_eq!(pane, Some(24 - 1 - 12), "{text}");
+}
+
+#[test]
+fn the_screen_of_events_is_scrolled_and_what_is_read_stays() {
+    let mut app = app(three());
+    say(&mut app, 0..40);
+    press(&mut app, "e");
+    let shown = |app: &mut App| {
+        let text = screen(app, 60, 14);
+        let lines = text.lines().filter(|line| line.contains("event "));
+        let numbers: Vec<u64> = lines
+            .map(|line| {
+                line.split(&[' ', '.'][..])
+                    .rev()
+                    .nth(1)
+                    .unwrap()
+                    .parse()
+                    .unwrap()
+            })
+            .collect();
+        numbers
+    };
+    assert_eq!(shown(&mut app), (30..40).collect::<Vec<_>>());
+    press(&mut app, "kk");
+    assert_eq!(shown(&mut app), (28..38).collect::<Vec<_>>());
+    assert!(screen(&mut app, 60, 14).contains(" 2 newer below "));
+    say(&mut app, 40..45);
+    assert_eq!(shown(&mut app), (28..38).collect::<Vec<_>>());
+    app.key(KeyEvent::new(KeyCode::PageUp, KeyModifiers::NONE));
+    assert_eq!(shown(&mut app), (18..28).collect::<Vec<_>>());
+    // The first event is as far as it goes, and one step down is seen at once.
+    press(&mut app, "gkkk");
+    assert_eq!(shown(&mut app), (0..10).collect::<Vec<_>>());
+    press(&mut app, "j");
+    assert_eq!(shown(&mut app), (1..11).collect::<Vec<_>>());
+    press(&mut app, "G");
+    assert_eq!(shown(&mut app), (35..45).collect::<Vec<_>>());
+    // More than are kept came meanwhile.
+    press(&mut app, "k");
+    say(&mut app, 45..2000);
+    assert_eq!(shown(&mut app), (1500..1510).collect::<Vec<_>>());
+    // The table's cursor did not move.
+    press(&mut app, "\u{1b}");
+    assert_eq!((app.view, app.cursor), (View::Table, 0));
 }
 
 #[test]

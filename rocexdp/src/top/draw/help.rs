@@ -11,7 +11,10 @@ use super::{events::wrap, theme::Theme};
 use crate::view::live::METRICS;
 
 const KEYS: [(&str, &str); 13] = [
-    ("Up Down PgUp PgDn", "move; Home follows the top"),
+    (
+        "Up Down PgUp PgDn",
+        "move; in the table Home follows the top, in the events End the newest",
+    ),
     ("s S or > <", "sort by the next, the previous column"),
     ("r", "reverse the order"),
     (

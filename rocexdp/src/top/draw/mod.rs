@@ -50,7 +50,15 @@ pub fn draw(frame: &mut Frame<'_>, app: &mut App) {
     // The table keeps at least five lines.
     let pane = match (app.view, app.events_pane) {
         (View::Table | View::Heat, true) if area.height >= headings + 1 + 6 + 4 => {
-            (area.height / 4).clamp(4, 8)
+            let pane = (area.height / 4).clamp(4, 8);
+            // What a short table leaves, up to half of the screen.
+            let rows = u16::try_from(app.order.len()).unwrap_or(u16::MAX);
+            let table = rows.saturating_add(headings + 3);
+            let free = match app.view {
+                View::Table => area.height.saturating_sub(table),
+                _ => 0,
+            };
+            pane.max(free.min(area.height / 2))
         }
         _ => 0,
     };
@@ -66,10 +74,10 @@ pub fn draw(frame: &mut Frame<'_>, app: &mut App) {
         View::Table => table::draw(frame, middle, app, theme),
         View::Detail => detail::draw(frame, middle, app, theme),
         View::Heat => heatmap::draw(frame, middle, app, theme),
-        View::Events => events::draw(frame, middle, app, theme),
+        View::Events => events::draw_screen(frame, middle, app, theme),
     }
     if pane > 0 {
-        events::draw(frame, events, app, theme);
+        events::draw_pane(frame, events, app, theme);
     }
     draw_footer(frame, footer, app, theme);
     if app.help {
@@ -78,33 +86,36 @@ pub fn draw(frame: &mut Frame<'_>, app: &mut App) {
 }
 
 fn draw_heading(frame: &mut Frame<'_>, area: Rect, app: &App, theme: Theme) {
-    let mut first = vec![
-        Span::styled("rocexdp top", theme.heading()),
-        Span::raw(format!("  {} UTC  every {:.1?}", app.time, app.interval)),
-    ];
     let shown = app.order.len();
-    first.push(Span::raw(if shown == app.lines {
+    let count = if shown == app.lines {
         format!("  {shown} QPs and flows")
     } else {
         format!("  {shown} of {} QPs and flows", app.lines)
-    }));
+    };
+    let mut first = vec![
+        (0, Span::styled("rocexdp top", theme.heading())),
+        (0, Span::raw(format!("  {} UTC", app.time))),
+        (3, Span::raw(format!("  every {:.1?}", app.interval))),
+        (2, Span::raw(count)),
+    ];
     // What looking costs, for who asks whether to look more often.
     let cost = format!("  read in {:.0} ms", app.cost.as_secs_f64() * 1e3);
-    first.push(Span::styled(cost, theme.dim()));
+    first.push((4, Span::styled(cost, theme.dim())));
     if app.hide_idle {
-        first.push(Span::styled("  idle hidden", theme.warn()));
+        first.push((2, Span::styled("  idle hidden", theme.warn())));
     }
     if app.paused {
         let behind = format!("  PAUSED, {} intervals behind", app.skipped);
-        first.push(Span::styled(behind, theme.bad()));
+        first.push((1, Span::styled(behind, theme.bad())));
     }
-    let mut lines = vec![Line::from(first)];
+    let mut lines = vec![fitting(first, area.width)];
     let most = if app.shown.len() > MOST_HEADINGS {
         MOST_HEADINGS - 1
     } else {
         MOST_HEADINGS
     };
-    lines.extend(app.shown.iter().take(most).map(|i| interface(i, theme)));
+    let shown = app.shown.iter().take(most);
+    lines.extend(shown.map(|iface| fitting(interface(iface, theme), area.width)));
     if app.shown.is_empty() {
         lines.push(Line::styled("first look ...", theme.dim()));
     }
@@ -118,34 +129,61 @@ fn draw_heading(frame: &mut Frame<'_>, area: Rect, app: &App, theme: Theme) {
     frame.render_widget(Paragraph::new(lines), area);
 }
 
-fn interface(iface: &IfaceRates, theme: Theme) -> Line<'static> {
-    let name = Span::styled(iface.iface.to_string(), theme.heading());
-    if let Some(error) = &iface.error {
-        return Line::from(vec![name, Span::styled(format!("  {error}"), theme.bad())]);
+/// Parts of a line that have room together: of those with the lowest number first; 0 may be cut by the edge.
+fn fitting(parts: Vec<(u8, Span<'static>)>, width: u16) -> Line<'static> {
+    let mut order: Vec<usize> = (0..parts.len()).collect();
+    order.sort_by_key(|at| parts.get(*at).map(|(rank, _)| *rank));
+    let mut left = usize::from(width);
+    let mut kept = vec![false; parts.len()];
+    for at in order {
+        if let (Some((rank, span)), Some(kept)) = (parts.get(at), kept.get_mut(at)) {
+            *kept = *rank == 0 || span.width() <= left;
+            if *kept {
+                left = left.saturating_sub(span.width());
+            }
+        }
     }
-    let mut spans = vec![name];
+    let parts = parts.into_iter().zip(kept);
+    parts
+        .filter_map(|((_, span), kept)| kept.then_some(span))
+        .collect()
+}
+
+/// What is amiss is the last to be left out, then what passes.
+fn interface(iface: &IfaceRates, theme: Theme) -> Vec<(u8, Span<'static>)> {
+    let name = (0, Span::styled(iface.iface.to_string(), theme.heading()));
+    if let Some(error) = &iface.error {
+        return vec![name, (0, Span::styled(format!("  {error}"), theme.bad()))];
+    }
+    let mut parts = vec![name];
     if let Some(source) = &iface.source {
         let mode = if source.mode == "n/a" {
             ""
         } else {
             &source.mode
         };
-        spans.push(Span::raw(
-            format!("  {} {} {mode}", source.role, source.hook)
-                .trim_end()
-                .to_owned(),
-        ));
+        let text = format!("  {} {} {mode}", source.role, source.hook);
+        parts.push((3, Span::raw(text.trim_end().to_owned())));
     }
-    spans.push(Span::raw(format!(
-        "  {} RoCEv2 of {} frames/s  flows {}/{}",
+    let passes = format!(
+        "  {} RoCEv2 of {} frames/s",
         per_second(iface.rocev2),
-        per_second(iface.frames),
+        per_second(iface.frames)
+    );
+    parts.push((2, Span::raw(passes)));
+    let table = format!(
+        "  flows {}/{}",
         text::count(iface.flow_table.live),
-        text::count(u64::from(iface.flow_table.capacity)),
-    )));
+        text::count(u64::from(iface.flow_table.capacity))
+    );
+    parts.push((4, Span::raw(table)));
     let mut flag = |bad: bool, text: String| {
-        let style = if bad { theme.warn() } else { theme.dim() };
-        spans.push(Span::styled(text, style));
+        let (rank, style) = if bad {
+            (1, theme.warn())
+        } else {
+            (5, theme.dim())
+        };
+        parts.push((rank, Span::styled(text, style)));
     };
     if iface.flow_table.evicted > 0 {
         flag(
@@ -160,7 +198,7 @@ fn interface(iface: &IfaceRates, theme: Theme) -> Line<'static> {
         "-" => flag(false, "  no pause seen".to_owned()),
         paused => flag(true, format!("  paused {paused}")),
     }
-    Line::from(spans)
+    parts
 }
 
 fn draw_footer(frame: &mut Frame<'_>, area: Rect, app: &App, theme: Theme) {
@@ -207,7 +245,14 @@ fn draw_footer(frame: &mut Frame<'_>, area: Rect, app: &App, theme: Theme) {
             ("?", "help"),
             ("q", "quit"),
         ],
-        View::Events => &[("e", "back"), ("?", "help"), ("q", "quit")],
+        View::Events => &[
+            ("Esc", "back"),
+            ("Up/Down", "scroll"),
+            ("End", "newest"),
+            ("e", "no events"),
+            ("?", "help"),
+            ("q", "quit"),
+        ],
     };
     let mut spans = Vec::new();
     if !app.filter_text.is_empty() {
