@@ -1,11 +1,13 @@
 //! A bridge between a lab's host and its wire: a place where both directions of real traffic pass, and no endpoint is.
 
-use std::process::Command;
+use std::{path::Path, process::Command};
 
 use rocexdp::{
     lab::{HOST_INTERFACE, Host, Lab},
     sys::netns::NetNs,
 };
+
+use crate::{process::Running, rig::SHORT};
 
 /// The bridge's port towards the host.
 pub const NEAR: &str = "near";
@@ -82,6 +84,25 @@ impl Hop {
     /// The namespace of [`NEAR`] and [`FAR`].
     pub fn ns(&self) -> &NetNs {
         &self.ns
+    }
+
+    /// Records RoCEv2 packets at [`NEAR`]. `None`, said as `SKIP`, where there is no tcpdump.
+    pub fn tcpdump(&self, file: &Path) -> Option<Running> {
+        if Command::new("tcpdump").arg("--version").output().is_err() {
+            println!("SKIP: no tcpdump (apt-get install tcpdump)");
+            return None;
+        }
+        let mut command = Command::new("tcpdump");
+        command
+            .args(["-n", "-i", NEAR, "-B", "65536", "-s", "128", "-Z", "root"])
+            // Without it, what is still in the kernel's buffer at the end is lost.
+            .args(["--time-stamp-precision", "nano", "--immediate-mode", "-w"])
+            .arg(file)
+            .args(["udp", "port", "4791"]);
+        self.ns.confine(&mut command).unwrap();
+        let running = Running::start(command, "tcpdump".to_owned());
+        running.says(SHORT, &["listening on"]);
+        Some(running)
     }
 
     /// Its name.

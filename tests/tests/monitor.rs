@@ -4,7 +4,6 @@
 use std::{
     collections::HashMap,
     net::UdpSocket,
-    path::Path,
     process::{Command, Stdio},
     sync::atomic::{AtomicBool, Ordering},
     time::Duration,
@@ -23,10 +22,10 @@ use rocexdp_common::{
     maps::{FlowKey, FlowState, Kind, QueueCounters, Rtt},
 };
 use rocexdp_tests::{
-    Rig, Running,
+    Rig,
     check::{items, number},
     eventually,
-    hop::{FAR, Hop, NEAR, ip, output},
+    hop::{FAR, NEAR, ip, output},
     rig::{SHORT, text},
 };
 use serde_json::Value;
@@ -51,25 +50,6 @@ fn seen(flows: &[(FlowKey, FlowState)]) -> HashMap<(u32, [u8; 16]), Seen> {
         .iter()
         .map(|(key, state)| ((key.dest_qpn, key.dst), counts(state)))
         .collect()
-}
-
-/// Records RoCEv2 packets where the monitor counts them. `None`, said as `SKIP`, where there is no tcpdump.
-fn tcpdump(hop: &Hop, file: &Path) -> Option<Running> {
-    if Command::new("tcpdump").arg("--version").output().is_err() {
-        println!("SKIP: no tcpdump (apt-get install tcpdump)");
-        return None;
-    }
-    let mut command = Command::new("tcpdump");
-    command
-        .args(["-n", "-i", NEAR, "-B", "65536", "-s", "128", "-Z", "root"])
-        // Without it, what is still in the kernel's buffer at the end is lost.
-        .args(["--time-stamp-precision", "nano", "--immediate-mode", "-w"])
-        .arg(file)
-        .args(["udp", "port", "4791"]);
-    hop.ns().confine(&mut command).unwrap();
-    let running = Running::start(command, "tcpdump".to_owned());
-    running.says(SHORT, &["listening on"]);
-    Some(running)
 }
 
 /// The monitor's round trips are those that the capture of the same packets at the same place has: however busy the machine is, between the
@@ -118,7 +98,7 @@ fn on_the_way_between_endpoints_it_counts_what_they_counted_and_times_the_round_
     rig.start_sender(&[]);
     rig.start_receiver(&[]);
     rig.impair("delay=2ms");
-    let capture = tcpdump(&hop, &rig.path("near.pcap"));
+    let capture = hop.tcpdump(&rig.path("near.pcap"));
     let file = rig.file("file", 3 << 20);
     rig.copy_well(&file, "file");
     let captured = capture.map(|tcpdump| {

@@ -190,8 +190,12 @@ impl App {
         if let Some(at) = old {
             let newer = self.events.len() - at - 1;
             self.events.remove(at);
+            // It goes from among the newer ones, and comes back as one of them.
             if newer < self.events_back {
                 self.events_back -= 1;
+                self.add(told.time, told.level, told.text, Some(told.id));
+                self.events_back = self.events_back.max(1);
+                return;
             }
         }
         self.add(told.time, told.level, told.text, Some(told.id));
