@@ -44,6 +44,8 @@ pub struct Step {
     pub received: usize,
     /// Frames sent.
     pub transmitted: usize,
+    /// Timers that were due: a QP may have changed though nothing was received or sent.
+    pub timers: usize,
     /// There was more to send, perhaps, but no room.
     pub backpressure: bool,
 }
@@ -57,17 +59,17 @@ pub fn step<I: FrameIo>(ep: &mut Endpoint, now: Timestamp, io: &mut I, budget: u
         // Counted inside, by reason.
         let _ = ep.handle_frame(now, meta, frame);
     });
-    if received < budget || ep.deferred >= MAX_DEFERRED {
-        ep.deferred = 0;
-        ep.handle_timeout(now);
-    } else {
-        ep.deferred += 1;
-    }
-
     let mut step = Step {
         received,
         ..Step::default()
     };
+    if received < budget || ep.deferred >= MAX_DEFERRED {
+        ep.deferred = 0;
+        step.timers = ep.handle_timeout(now);
+    } else {
+        ep.deferred += 1;
+    }
+
     while step.transmitted < budget {
         if !io.tx_room() {
             step.backpressure = true;

@@ -487,3 +487,22 @@ fn an_answer_that_waits_in_the_receive_queue_is_not_lost() {
     assert_eq!(run(false, 200), 4, "as soon as all frames are in");
     assert_eq!(run(false, 100_000), 17, "a flood does not stop the timers");
 }
+
+#[test]
+fn a_step_in_which_a_qp_is_given_up_says_that_a_timer_did_something() {
+    let mut ep = Endpoint::new(EndpointConfig::default(), 1);
+    let qp = ready(&mut ep, QPN);
+    qp.sq.post(write(&Arc::new(NoBytes(1 << 20)), 64)).unwrap();
+    ep.work_posted(NOW, QPN);
+    let mut io = Sink::default();
+    let first = step(&mut ep, NOW, &mut io, 64);
+    assert_eq!((first.transmitted, first.timers), (1, 0));
+    let mut last = first;
+    while ep.qp_info(QPN).unwrap().state == QpState::Rts {
+        let at = ep.poll_timeout().unwrap();
+        last = step(&mut ep, at, &mut io, 64);
+    }
+    // Nothing is sent any more: a driver that looks at its frames alone would not see that the QP is in ERR.
+    assert_eq!((last.received, last.transmitted, last.timers), (0, 0, 1));
+    assert_eq!(io.0.len(), 8);
+}

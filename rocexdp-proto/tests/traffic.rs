@@ -378,3 +378,35 @@ fn a_loss_during_a_pause_is_repaired_behind_it() {
     let took = pair.now().saturating_since(now);
     assert!(took < Duration::from_millis(3), "{took:?}");
 }
+
+#[test]
+fn a_timer_that_an_answer_restarts_in_a_pause_is_put_off_by_what_is_left_of_it() {
+    let config = PairConfig {
+        // 1.05 ms.
+        timeout: 8,
+        ..PairConfig::default()
+    };
+    let mut pair = Pair::new(&config);
+    let (_, region) = target(&mut pair, 64);
+    let ms = Duration::from_millis;
+    // The second request is lost; the first one's answer comes in the middle of a pause.
+    pair.script = Some(Box::new(move |end, n, _: &Bth, _| match (end, n) {
+        (0, 1) => rocexdp_sim::pair::Fate::Drop,
+        (1, 0) => rocexdp_sim::pair::Fate::Late(ms(10)),
+        _ => rocexdp_sim::pair::Fate::Pass,
+    }));
+    for id in [1, 2] {
+        let wr = send_wr(id, write_op(&region), &Bytes::of(pattern(64, 1)), 64);
+        pair.post_send(0, wr).unwrap();
+    }
+    assert!(!pair.run(Duration::from_micros(20)));
+    let begin = pair.now();
+    pair.ends[0].endpoint.handle_pause(begin, 0, begin + ms(20));
+    assert!(!pair.run(ms(15)));
+    assert_eq!(pair.completions(0).len(), 1, "the answer came");
+    assert!(pair.run(LONG));
+    assert_eq!(stats(&pair, 0).local_ack_timeout_err, 1);
+    let took = pair.now().saturating_since(begin);
+    // The pause, the timeout, and what is left of the last timer.
+    assert!(took > ms(20) && took < ms(24), "{took:?}");
+}

@@ -31,6 +31,7 @@ impl Endpoint {
         frame: Frags<'_>,
     ) -> Result<(), DropReason> {
         // The queue means nothing to the transport; drivers count by it.
+        self.pauses.look(now);
         let result = self.receive(now, meta, frame);
         match result {
             Ok(()) => self.counters.accepted += 1,
@@ -143,8 +144,9 @@ impl Endpoint {
         self.settle(slot);
     }
 
-    /// The time of [`Endpoint::poll_timeout`] may have come.
-    pub fn handle_timeout(&mut self, now: Timestamp) {
+    /// The time of [`Endpoint::poll_timeout`] may have come. Returns how many timers of QPs were due.
+    pub fn handle_timeout(&mut self, now: Timestamp) -> usize {
+        let mut due = 0;
         // Those that are over are so for who asks next.
         let _ = self.pauses.bits(now);
         while let Some(entry) = self.timers.pop_due(now) {
@@ -156,6 +158,7 @@ impl Endpoint {
             if !self.timers.is_due(&mut qp.timers, now, entry) {
                 continue;
             }
+            due += 1;
             let mut put_off = None;
             match kind {
                 TimerKind::Ack | TimerKind::Rnr => {
@@ -180,6 +183,7 @@ impl Endpoint {
                 qp.paused_mark = mark;
             }
         }
+        due
     }
 
     /// Someone posted to one of the QP's queues.

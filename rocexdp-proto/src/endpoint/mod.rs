@@ -22,6 +22,7 @@ mod memory;
 mod modify;
 mod output;
 mod pause;
+mod port;
 mod srq;
 mod traffic;
 mod types;
@@ -40,6 +41,7 @@ pub use types::{
 use limit::Cqs;
 use memory::Pds;
 use pause::Pauses;
+use port::Port;
 use rocexdp_common::maps::QpEngine;
 use traffic::{Lines, Scheduler};
 
@@ -84,6 +86,7 @@ pub struct Endpoint {
     senders: Lines,
     scheduler: Scheduler,
     pauses: Pauses,
+    port: Port,
     events: VecDeque<Event>,
     counters: EndpointCounters,
     headers: HeaderBuf,
@@ -110,6 +113,7 @@ impl Endpoint {
     #[must_use]
     pub fn new(config: EndpointConfig, seed: u64) -> Self {
         let reorder = Arc::new(Budget::new(config.reorder_packets_total));
+        let port_rate = config.port_rate;
         let congestion = Congestion::new(
             &config.np,
             &config.rp,
@@ -139,6 +143,7 @@ impl Endpoint {
             acks: Lines::new(),
             senders: Lines::new(),
             pauses: Pauses::new(),
+            port: Port::new(port_rate),
             events: VecDeque::new(),
             counters: EndpointCounters::default(),
             headers: HeaderBuf::default(),
@@ -157,7 +162,7 @@ impl Endpoint {
     /// When to call [`Endpoint::handle_timeout`] if nothing else happens before; `None`: never. May be earlier than needed.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Timestamp> {
-        [self.timers.next(), self.pauses.next()]
+        [self.timers.next(), self.pauses.next(), self.port.next()]
             .into_iter()
             .flatten()
             .min()

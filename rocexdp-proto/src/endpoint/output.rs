@@ -22,11 +22,16 @@ impl Endpoint {
     pub fn poll_transmit(&mut self, now: Timestamp) -> Option<Transmit<'_>> {
         self.answer = None;
         self.finish_handed();
+        if !self.port.opens(now) {
+            return None;
+        }
         let paused = self.pauses.bits(now);
         if let Some(qpn) = self.next_cnp(paused) {
+            self.leaves(now, ICRC_LEN as u32);
             return Some(self.headers_only(qpn, TransmitKind::Cnp, self.cnp_priority));
         }
         if let Some((qpn, kind, priority)) = self.next_answer(now, paused) {
+            self.leaves(now, ICRC_LEN as u32);
             return Some(self.headers_only(qpn, kind, priority));
         }
         match self.next_data(now, paused)? {
@@ -216,14 +221,17 @@ impl Endpoint {
     fn send_response(&mut self, now: Timestamp, slot: u32) -> Option<Data> {
         let qp = qp_at(&mut self.qps, slot)?;
         let answer = answer(qp, now, &self.regions, &mut self.headers, None)?;
-        if let Some(data) = &answer.data {
-            let len =
-                self.headers.bytes().len() as u32 + data.len.next_multiple_of(4) + ICRC_LEN as u32;
+        let behind =
+            ICRC_LEN as u32 + (answer.data.as_ref()).map_or(0, |data| data.len.next_multiple_of(4));
+        if answer.data.is_some() {
+            let len = self.headers.bytes().len() as u32 + behind;
             qp.congestion.sent(now, len);
             self.scheduler.charge(qp.priority, len);
         }
         self.answer = answer.data;
-        Some(Data::Response(qp.qpn, qp.priority))
+        let sent = Data::Response(qp.qpn, qp.priority);
+        self.leaves(now, behind);
+        Some(sent)
     }
 
     fn send_request(&mut self, now: Timestamp, slot: u32) -> Option<Data> {
@@ -247,6 +255,7 @@ impl Endpoint {
             stats.retransmitted_packets += 1;
             stats.retransmitted_bytes += u64::from(request.len);
         }
+        self.leaves(now, request.len.next_multiple_of(4) + ICRC_LEN as u32);
         Some(Data::Request(slot, request))
     }
 }

@@ -60,6 +60,8 @@ pub(super) struct Pauses {
     bits: u8,
     /// When the first of them ends.
     next: Timestamp,
+    /// When they were last looked at.
+    seen: Timestamp,
 }
 
 impl Pauses {
@@ -68,11 +70,18 @@ impl Pauses {
             of: [Paused::default(); PRIORITIES],
             bits: 0,
             next: Timestamp::MAX,
+            seen: Timestamp::ZERO,
         }
+    }
+
+    /// It is `now`: what is asked for without a time is meant for this one.
+    pub(super) fn look(&mut self, now: Timestamp) {
+        self.seen = now;
     }
 
     /// Bits of the priorities that are paused.
     pub(super) fn bits(&mut self, now: Timestamp) -> u8 {
+        self.seen = now;
         if now >= self.next {
             self.expire(now);
         }
@@ -107,6 +116,7 @@ impl Pauses {
     }
 
     fn pause(&mut self, now: Timestamp, priority: u8, until: Timestamp) {
+        self.seen = now;
         self.expire(now);
         let i = usize::from(priority & 7);
         let Some(p) = self.of.get_mut(i) else { return };
@@ -152,10 +162,9 @@ impl Pauses {
         p.before + running
     }
 
-    /// What a timer remembers when it is set: time paused so far, in 1.024 us.
+    /// What a timer remembers when it is set: time paused so far, in 1.024 us, as known at the last look.
     pub(super) fn mark(&self, priority: u8) -> u32 {
-        let p = self.of.get(usize::from(priority & 7));
-        (p.map_or(0, |p| p.before) >> 10) as u32
+        (self.total(self.seen, priority) >> 10) as u32
     }
 
     /// By how much a timer that is due, and was set at `mark`, is to be put off, and its mark then. `None`: nothing was paused.

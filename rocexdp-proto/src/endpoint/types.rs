@@ -42,6 +42,8 @@ pub struct EndpointConfig {
     /// Rate of the link. `None` where there is none to believe (veth): a QP's ceiling is then what it was sending at when
     /// its first CNP came.
     pub line_rate: Option<Rate>,
+    /// What all QPs together send at most, on the link: `None` where the link itself holds them back, as a NIC's does.
+    pub port_rate: Option<Rate>,
     /// DSCP of requests and acknowledgements, 0..=63.
     pub data_dscp: u8,
     /// Priorities, and how they are served.
@@ -77,6 +79,7 @@ impl Default for EndpointConfig {
             rate_control: RateControl::default(),
             np: NpParams::default(),
             line_rate: None,
+            port_rate: None,
             data_dscp: 0,
             classes: TrafficClasses::default(),
             icrc: IcrcMode::Check,

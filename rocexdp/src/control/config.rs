@@ -103,6 +103,10 @@ pub struct RunOptions {
     #[arg(long, value_name = "RATE")]
     #[serde(deserialize_with = "from_text")]
     pub line_rate: Option<Rate>,
+    /// Send no more than this in all, where the link would lose or keep what is too much: virtual links, rented machines
+    #[arg(long, value_name = "RATE")]
+    #[serde(deserialize_with = "from_text")]
+    pub port_rate: Option<Rate>,
     /// What decides how fast a QP sends: fixed, fixed=RATE, dcqcn, dcqcn-window=RTT, dcqcn-window=RTT,constant [default: dcqcn]
     #[arg(long, value_name = "NAME[=VALUE]")]
     #[serde(deserialize_with = "from_text")]
@@ -209,6 +213,7 @@ impl RunOptions {
             tx_ring: self.tx_ring.or(file.tx_ring),
             poll: self.poll.or(file.poll),
             line_rate: self.line_rate.or(file.line_rate),
+            port_rate: self.port_rate.or(file.port_rate),
             rate_control: self.rate_control.or(file.rate_control),
             cc,
             icrc: self.icrc.or(file.icrc),

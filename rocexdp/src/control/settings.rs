@@ -98,6 +98,12 @@ pub fn node_config(options: &RunOptions) -> Result<NodeConfig, UsageError> {
 fn transport(options: &RunOptions, config: &mut NodeConfig) -> Result<(), UsageError> {
     let endpoint = &mut config.endpoint;
     endpoint.line_rate = options.line_rate;
+    if options.port_rate.is_some_and(|rate| rate.as_bps() == 0) {
+        return usage(
+            "--port-rate 0: a port that may send nothing; leave the option away for one without a limit",
+        );
+    }
+    endpoint.port_rate = options.port_rate;
     if let Some(wish) = options.icrc {
         endpoint.icrc = wish.0;
     }
@@ -278,6 +284,7 @@ mod tests {
             ("path-mtu = 1500", "--path-mtu 1500"),
             ("vlan = 4095", "--vlan 4095"),
             ("vlan = 0", "--vlan 0"),
+            ("port-rate = \"0\"", "--port-rate 0"),
             ("slots = 1000", "--slots 1000"),
             ("rx-ring = 100", "--rx-ring 100"),
             ("tx-ring = 131072", "--tx-ring 131072"),

@@ -129,15 +129,16 @@ impl Worker {
         while !self.bell.stopped() {
             let time = now();
             let commanded = self.commands(time);
-            let step = self.step(time);
+            let (step, news) = self.step(time);
             let busy = commanded || step.received > 0 || step.transmitted > 0;
             if looks > 0 && time.saturating_since(published) >= PUBLISH_EVERY {
                 self.publish();
                 published = time;
                 looks -= 1;
             }
-            // The time that a pause takes is a number too.
-            if busy || self.held(time) {
+            // What a timer did is news, though nothing may be sent any more: a QP whose retries are spent, a rate that has recovered.
+            // So are CNPs and pauses that XDP took, and the time that a pause takes.
+            if busy || news || step.timers > 0 || self.held(time) {
                 looks = LOOKS;
             }
             if busy {
@@ -182,7 +183,9 @@ impl Worker {
         any
     }
 
-    fn step(&mut self, time: Timestamp) -> drive::Step {
+    /// What it did, and whether XDP had news.
+    fn step(&mut self, time: Timestamp) -> (drive::Step, bool) {
+        let mut news = false;
         let Core {
             endpoint,
             maps,
@@ -190,10 +193,12 @@ impl Worker {
             ..
         } = &mut self.core;
         signals.drain(maps, |qpn, signal| {
-            endpoint.handle_congestion(time, qpn, signal)
+            news = true;
+            endpoint.handle_congestion(time, qpn, signal);
         });
         if let Some(pauses) = &mut self.pauses {
             pauses.drain(maps, |priority, until| {
+                news = true;
                 endpoint.handle_pause(time, priority, until);
             });
         }
@@ -210,7 +215,7 @@ impl Worker {
         if let Some(error) = self.io.take_error() {
             (self.tell)(WorkerEvent::Device(error));
         }
-        step
+        (step, news)
     }
 
     fn publish(&mut self) {
