@@ -183,13 +183,10 @@ impl RefHost {
         at.is_some_and(|at| (*at as usize) < self.started)
     }
 
-    /// Pauses received, and how long they have held, over all priorities.
+    /// Pauses received, and how long those held that have ended (as the published sums count them), over all priorities.
     #[must_use]
-    pub fn paused(&self, now: Picos) -> (u64, Picos) {
-        let (count, time, since) = &self.pauses;
-        let holding = self.paused.iter().zip(since).filter(|(paused, _)| **paused);
-        let time = holding.fold(*time, |time, (_, since)| time + (now - *since));
-        (*count, time)
+    pub fn paused(&self) -> (u64, Picos) {
+        (self.pauses.0, self.pauses.1)
     }
 
     /// Bytes of a flow that ends here that have arrived in order.

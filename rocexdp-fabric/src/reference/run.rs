@@ -243,7 +243,7 @@ impl<'a> Running<'a> {
             }
         }
         for host in self.network.hosts() {
-            let (pauses, time) = host.paused(now);
+            let (pauses, time) = host.paused();
             sample.pauses += pauses;
             sample.pause_time += time.as_nanos();
         }
