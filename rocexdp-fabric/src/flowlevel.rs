@@ -401,6 +401,7 @@ impl<'a> State<'a> {
             partial: ended == Ended::Interrupted,
             simulated_s: seconds(now),
             measured_from_s: seconds(from),
+            warmup_missed: scenario.run.warmup > now,
             totals: Totals {
                 flows: results.len(),
                 finished: results.iter().filter(|flow| flow.end_s.is_some()).count(),

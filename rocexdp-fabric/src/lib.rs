@@ -12,6 +12,7 @@ pub mod reference;
 pub mod results;
 pub mod run;
 pub mod scenario;
+pub mod shipped;
 pub mod source;
 pub mod units;
 pub mod workload;

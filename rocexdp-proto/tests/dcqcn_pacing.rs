@@ -104,6 +104,28 @@ fn a_rate_change_holds_from_the_next_packet_on() {
 }
 
 #[test]
+fn what_is_owed_is_paid_at_the_rate_of_the_moment() {
+    let (mbps, gbps) = (Rate::from_mbps, Rate::from_gbps);
+    // 4170 B at 1 Mb/s take 33.36 ms. At 1 ms the rate is 100 Gb/s: the rest takes 323.6 ns.
+    let mut pacer = Pacer::new(Duration::ZERO);
+    pacer.sent(ns(0), 4_170, Some(mbps(1)));
+    assert_eq!(pacer.earliest(ns(0)), ns(33_360_000));
+    pacer.rate_changed(ns(1_000_000), Some(gbps(100)));
+    assert_eq!(pacer.earliest(ns(1_000_000)), ns(1_000_324));
+    // A cut makes it later, and back again it is what it was, to the nanosecond.
+    pacer.rate_changed(ns(1_000_100), Some(mbps(10)));
+    assert_eq!(pacer.earliest(ns(0)), ns(1_000_100 + 2_236_000));
+    pacer.rate_changed(ns(1_000_100), Some(gbps(100)));
+    assert_eq!(pacer.earliest(ns(0)), ns(1_000_324));
+    // Nothing is owed: nothing moves. Unpaced, it may go at once.
+    pacer.rate_changed(ns(2_000_000), Some(mbps(1)));
+    assert_eq!(pacer.earliest(ns(2_000_000)), ns(2_000_000));
+    pacer.sent(ns(2_000_000), 4_170, Some(mbps(1)));
+    pacer.rate_changed(ns(2_000_001), None);
+    assert!(pacer.ready(ns(2_000_001)));
+}
+
+#[test]
 fn unpaced_and_stopped_are_the_ends_of_the_scale() {
     let mut pacer = Pacer::default();
     for _ in 0..100 {

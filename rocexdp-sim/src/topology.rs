@@ -3,6 +3,8 @@
 //! Plain data that somebody else has read and checked (`rocexdp-fabric` from TOML, or from the reference simulator's files).
 //! A node's ports are numbered from 0 in the order in which links name it.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use rocexdp_common::fault::Faults;
 use rocexdp_proto::time::Rate;
 
@@ -236,10 +238,21 @@ impl Topology {
         self.check_connected()
     }
 
-    /// Whether all hosts reach one another through switches. Every host hangs at switches that are all one component, or there
-    /// are two hosts with a link between them.
     fn check_connected(&self) -> Result<(), TopologyError> {
-        // Components of switches, by union and find.
+        match self.unreachable() {
+            None => Ok(()),
+            Some(hosts) => {
+                let names = hosts.map(|host| self.name(Node::Host(host)).to_owned());
+                Err(TopologyError::Unconnected(names))
+            }
+        }
+    }
+
+    /// Two hosts that do not reach one another, if there are such: no link joins them, and no switches that one of them hangs at are
+    /// joined to those of the other. Hosts do not forward, so a third that reaches both is of no use to them.
+    #[must_use]
+    pub fn unreachable(&self) -> Option<[HostId; 2]> {
+        // Parts of the network, by union and find over switches.
         let mut root: Vec<u32> = (0..self.switches.len() as u32).collect();
         fn find(root: &mut [u32], mut at: u32) -> u32 {
             while root[at as usize] != at {
@@ -254,30 +267,42 @@ impl Topology {
                 root[a.max(b) as usize] = a.min(b);
             }
         }
-        // What each host reaches: components and other hosts.
-        let mut reach: Vec<Vec<Node>> = vec![Vec::new(); self.hosts.len()];
+        // What each host reaches: parts, and hosts at the other end of a link.
+        let mut parts: Vec<BTreeSet<u32>> = vec![BTreeSet::new(); self.hosts.len()];
+        let mut direct: BTreeSet<[u32; 2]> = BTreeSet::new();
         for link in &self.links {
-            for [here, there] in [link.ends, [link.ends[1], link.ends[0]]] {
-                if let Node::Host(h) = here {
-                    reach[h.0 as usize].push(match there {
-                        Node::Switch(s) => Node::Switch(SwitchId(find(&mut root, s.0))),
-                        host => host,
-                    });
+            match link.ends {
+                [Node::Host(h), Node::Switch(s)] | [Node::Switch(s), Node::Host(h)] => {
+                    parts[h.0 as usize].insert(find(&mut root, s.0));
+                }
+                [Node::Host(a), Node::Host(b)] => {
+                    direct.insert([a.0.min(b.0), a.0.max(b.0)]);
+                }
+                [Node::Switch(_), Node::Switch(_)] => {}
+            }
+        }
+        // Hosts of the same parts are alike, and there are few kinds.
+        let mut kinds: BTreeMap<BTreeSet<u32>, Vec<u32>> = BTreeMap::new();
+        for (host, parts) in (0..).zip(parts) {
+            kinds.entry(parts).or_default().push(host);
+        }
+        let kinds: Vec<_> = kinds.into_iter().collect();
+        for (n, (parts, hosts)) in kinds.iter().enumerate() {
+            for (others, them) in kinds.iter().skip(n) {
+                if !parts.is_disjoint(others) {
+                    continue;
+                }
+                let pairs = hosts
+                    .iter()
+                    .flat_map(|a| them.iter().map(move |b| [*a, *b]));
+                let mut apart = pairs
+                    .filter(|[a, b]| a != b)
+                    .map(|[a, b]| [a.min(b), a.max(b)]);
+                if let Some(pair) = apart.find(|pair| !direct.contains(pair)) {
+                    return Some(pair.map(HostId));
                 }
             }
         }
-        let first = &reach[0];
-        for (i, theirs) in reach.iter().enumerate().skip(1) {
-            let host = Node::Host(HostId(i as u32));
-            let together = first.contains(&host)
-                || theirs
-                    .iter()
-                    .any(|n| matches!(n, Node::Switch(_)) && first.contains(n));
-            if !together {
-                let names = [&self.hosts[0].name, &self.hosts[i].name];
-                return Err(TopologyError::Unconnected(names.map(String::clone)));
-            }
-        }
-        Ok(())
+        None
     }
 }

@@ -125,6 +125,9 @@ enum Task {
         /// Runs with other random numbers than the published ones, for the mean
         #[arg(long, default_value_t = 5)]
         seeds: u64,
+        /// Only the section about the shipped transport; the rest of the document stays
+        #[arg(long)]
+        shipped: bool,
     },
     /// File sizes, module heads, where `unsafe` may stand, and the direction of dependencies
     Layers,
@@ -189,11 +192,16 @@ fn dispatch(task: Task) -> Result<ExitCode> {
             from,
             replay: replay.as_deref(),
         })?,
-        Task::Congestion { data, seeds } => sh::run(
+        Task::Congestion {
+            data,
+            seeds,
+            shipped,
+        } => sh::run(
             sh::cargo()
                 .current_dir(paths::root())
                 .args(["run", "--release", "-p", "rocexdp-fabric"])
                 .args(["--example", "congestion", "--"])
+                .args(shipped.then_some("--shipped"))
                 .arg(std::path::absolute(data)?)
                 .arg("docs")
                 .arg(seeds.to_string()),

@@ -3,9 +3,11 @@
 //! `cargo xtask congestion DATA`, or
 //! `cargo run --release -p rocexdp-fabric --example congestion -- DATA docs [SEEDS [NAME...]]`.
 //! DATA is the directory with the published runs (incast/, late/, pfc/, fct/ and their summaries). With names of experiments only
-//! those are run, with run 1, and what came out is printed; nothing is written.
+//! those are run, with run 1, and what came out is printed; nothing is written. With `--shipped` before them all it writes the section
+//! about the shipped transport alone, and leaves the rest of the document as it is; without, it keeps that section.
 
 mod published;
+mod shipped;
 mod svg;
 mod text;
 
@@ -87,11 +89,20 @@ fn single(data: &Path, group: &str, path: &Path) -> Result<(), Box<dyn Error>> {
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let mut args = std::env::args().skip(1);
-    let usage = "congestion DATA DOCS [SEEDS [NAME...]]";
+    let mut args = std::env::args().skip(1).peekable();
+    let usage = "congestion [--shipped] DATA DOCS [SEEDS [NAME...]]";
+    let shipped = args.next_if(|arg| arg == "--shipped").is_some();
     let data = PathBuf::from(args.next().ok_or(usage)?);
     let docs = PathBuf::from(args.next().ok_or(usage)?);
     let seeds: u64 = args.next().map_or(Ok(5), |s| s.parse())?;
+    let (file, plots) = (docs.join("congestion.md"), docs.join("congestion"));
+    if shipped {
+        fs::create_dir_all(&plots)?;
+        let document = fs::read_to_string(&file)?;
+        let only = args.next();
+        let section = shipped::section(&data, &plots, seeds, (&document, only.as_deref()))?;
+        return Ok(fs::write(&file, spliced(&document, &section))?);
+    }
     let names: Vec<String> = args.collect();
     let mut jobs: Vec<(&str, PathBuf)> = Vec::new();
     for (group, suffix) in [
@@ -174,9 +185,32 @@ fn main() -> Result<(), Box<dyn Error>> {
     pairs.sort_by(|a, b| a.1.name.cmp(&b.1.name));
     let mut refused = refused.into_inner().map_err(|_| "poisoned")?;
     refused.sort();
-    let plots = docs.join("congestion");
     fs::create_dir_all(&plots)?;
+    let kept = fs::read_to_string(&file).unwrap_or_default();
     let document = text::document(&data, &plots, &pairs, &refused, seeds)?;
-    fs::write(docs.join("congestion.md"), document)?;
+    let document = match around(&kept) {
+        Some((_, section, _)) => spliced(&document, section),
+        None => document,
+    };
+    fs::write(file, document)?;
     Ok(())
+}
+
+/// What stands before the section about the shipped transport, the section, and what follows.
+fn around(document: &str) -> Option<(&str, &str, &str)> {
+    let (begin, end) = (document.find(shipped::BEGIN)?, document.find(shipped::END)?);
+    Some((
+        document.get(..begin)?,
+        document.get(begin..end)?,
+        document.get(end + shipped::END.len()..)?,
+    ))
+}
+
+/// The document with this section, where it has been or else before the plots.
+fn spliced(document: &str, section: &str) -> String {
+    let (before, after) = match around(document) {
+        Some((before, _, after)) => (before, after),
+        None => document.split_at(document.find("\n## Plots").unwrap_or(document.len())),
+    };
+    format!("{before}{section}{}{after}", shipped::END)
 }

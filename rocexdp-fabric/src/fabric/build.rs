@@ -81,8 +81,8 @@ pub(super) fn build(schema: &Schema, changes: &Set, source: Source<'_>) -> Resul
     let hosts = build_hosts(schema, source, &plan, &topology, &infos)?;
     connected(source, &plan, &topology)?;
     let mut warnings = Vec::new();
-    for (n, planned) in (0_u32..).zip(&plan.switches) {
-        let ports = ports(&plan, &topology, &infos, SwitchId(n));
+    let ports = ports(&plan, &topology, &infos);
+    for (planned, ports) in plan.switches.iter().zip(ports) {
         if let Some(given) = &planned.settings.ports
             && usize::from(*given.get_ref()) != ports.len()
         {
@@ -107,6 +107,7 @@ pub(super) fn build(schema: &Schema, changes: &Set, source: Source<'_>) -> Resul
             config,
         });
     }
+    every_pair(source, &plan, &topology)?;
     // The same warning for each switch of a kind is said once.
     warnings.dedup();
     Ok(Fabric {
@@ -326,6 +327,12 @@ fn flaps(
         return Err(source.error(down.span(), "down is above zero and below every"));
     }
     let Time(end) = *until.get_ref();
+    if end <= from.0 {
+        return Err(source.error(
+            until.span(),
+            "a flap ends after it begins: from is below until",
+        ));
+    }
     if (end - from.0).0 / every_ps > MOST_DOWN {
         return Err(source.error(every.span(), format!("more than {MOST_DOWN} times down")));
     }
@@ -438,16 +445,14 @@ pub(super) struct Port<'a> {
     pub mtu: u32,
 }
 
-fn ports<'a>(
-    plan: &'a Plan,
-    topology: &Topology,
-    infos: &[Link],
-    switch: SwitchId,
-) -> Vec<Port<'a>> {
-    let mut ports = Vec::new();
+/// Ports of each switch, in the order of links.
+fn ports<'a>(plan: &'a Plan, topology: &Topology, infos: &[Link]) -> Vec<Vec<Port<'a>>> {
+    let mut all: Vec<Vec<Port<'_>>> = plan.switches.iter().map(|_| Vec::new()).collect();
     for ((planned, link), info) in plan.links.iter().zip(&topology.links).zip(infos) {
         for (end, neighbour) in link.ends.iter().zip(planned.ends.iter().rev()) {
-            if *end == Node::Switch(switch) {
+            if let Node::Switch(switch) = end
+                && let Some(ports) = all.get_mut(switch.0 as usize)
+            {
                 ports.push(Port {
                     neighbour,
                     rate: link.rate,
@@ -457,7 +462,7 @@ fn ports<'a>(
             }
         }
     }
-    ports
+    all
 }
 
 /// From the first host, through switches, every node is reached.
@@ -506,6 +511,19 @@ fn connected(source: Source<'_>, plan: &Plan, topology: &Topology) -> Result<(),
         names.join(", ")
     );
     Err(source.error((*at).clone(), reason))
+}
+
+/// What the first host reaches may still be apart: it has NICs at several switches, say, and others have one.
+fn every_pair(source: Source<'_>, plan: &Plan, topology: &Topology) -> Result<(), Error> {
+    let Some([a, b]) = topology.unreachable() else {
+        return Ok(());
+    };
+    let [a, b] = [a, b].map(|host| &plan.hosts[host.0 as usize]);
+    let reason = format!(
+        "not connected: no links (through switches) lead from {} to {}, and hosts forward nothing",
+        a.name, b.name
+    );
+    Err(source.error(b.at.clone(), reason))
 }
 
 fn priorities(schema: &Schema, source: Source<'_>) -> Result<[u8; 64], Error> {

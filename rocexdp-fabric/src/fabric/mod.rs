@@ -80,6 +80,13 @@ pub struct Link {
 }
 
 impl Fabric {
+    /// Hosts, switches and links, counted together.
+    #[must_use]
+    pub fn parts(&self) -> usize {
+        let t = &self.topology;
+        t.hosts.len() + t.switches.len() + t.links.len()
+    }
+
     /// Reads a fabric of its own file.
     ///
     /// # Errors

@@ -148,6 +148,12 @@ fn scheduler(settings: &SwitchEntry, source: Source<'_>) -> Result<Scheduler, Er
     {
         return Err(source.error(weights.span(), "weights need scheduler = \"weighted\""));
     }
+    if let Some(given) = &settings.strict
+        && kind == "strict"
+    {
+        let reason = "strict names priorities before the others of scheduler = \"weighted\" or \"round-robin\": give one of those";
+        return Err(source.error(given.span(), reason));
+    }
     match kind {
         "strict" => Ok(Scheduler::Strict),
         "round-robin" => Ok(Scheduler::RoundRobin { strict }),

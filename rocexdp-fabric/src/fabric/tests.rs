@@ -327,6 +327,21 @@ const MISTAKES_LINKED: &[(&str, usize, &str)] = &[
         "overlap",
     ),
     (
+        "[[set.link]]\nends = ['h0', 's0']\nflap = { from = '2s', until = '1s', every = '1ms', down = '1us' }",
+        3,
+        "from is below until",
+    ),
+    (
+        "[defaults.switch]\nstrict = [6]",
+        2,
+        "strict names priorities before the others",
+    ),
+    (
+        "[[switch]]\nname = 's1'\n[[host]]\nname = 'x'\n[[link]]\nends = ['h0', 's1']\n[[link]]\nends = ['x', 's1']",
+        4,
+        "lead from h1 to x, and hosts forward nothing",
+    ),
+    (
         "[[set.link]]\nends = ['h0', 's0']\nflap = { from = 0, until = '1s', every = '1ns', down = '1ps' }",
         3,
         "times down",

@@ -27,6 +27,7 @@ mod text;
 pub use case::Case;
 pub use config::Config;
 pub use result::CaseResult;
+pub(crate) use run::{Hosts, Watched, observe};
 pub use run::{Outcome, Settings, run};
 
 pub use text::FileError;

@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use rocexdp_sim::net::{Network, NetworkError, Options};
+use rocexdp_sim::net::{Host, Network, NetworkError, Options};
 use rocexdp_sim::picos::Picos;
 use rocexdp_sim::switch::{DropReason, PRIORITIES};
 use rocexdp_sim::topology::{HostId, Node, PortId, SwitchId};
@@ -37,6 +37,8 @@ pub struct Outcome {
     pub flows: usize,
     /// Samples that were kept.
     pub series: Vec<Sample>,
+    /// Packets with data that hosts sent, and those of them that were sent again; 0 of the reference's hosts, which do not say.
+    pub sent: (u64, u64),
     /// Packets sent on links: what a run's cost is told by.
     pub packet_hops: u64,
     /// Simulated nanoseconds that were left when the run was ended from outside; 0: it ran to its end.
@@ -68,37 +70,83 @@ impl Settings {
     }
 }
 
-/// A run in progress.
-struct Running<'a> {
-    case: &'a Case,
-    numbering: Numbering,
-    network: Network<RefHost>,
-    /// The port that is looked at.
-    switch: SwitchId,
-    port: PortId,
-    /// Flows through it: number, source, destination.
-    flows: Vec<(u32, HostId, HostId)>,
+/// A network in which a case's flows run, whatever its hosts are.
+pub(crate) trait Hosts {
+    /// A host.
+    type Host: Host;
+
+    /// The network.
+    fn network(&self) -> &Network<Self::Host>;
+    /// The same, to go on.
+    fn network_mut(&mut self) -> &mut Network<Self::Host>;
+    /// It has gone on.
+    fn went_on(&mut self) {}
+    /// A flow now.
+    fn flow(&self, flow: Watched) -> FlowSample;
+    /// Pauses that the hosts have received, and nanoseconds of pause, where they count them.
+    fn paused(&self) -> Option<(u64, u64)> {
+        None
+    }
+    /// Flows that have ended, and when, in any order.
+    fn ended(&self) -> Vec<(u32, Picos)>;
+    /// [`Outcome::sent`].
+    fn sent(&self) -> (u64, u64) {
+        (0, 0)
+    }
 }
 
-/// Runs a case. `progress` is told how much of the run is done, of 1, now and then; false ends it.
+/// A flow that is looked at.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Watched {
+    /// Its place in the case's list.
+    pub number: u32,
+    /// Where it starts.
+    pub source: HostId,
+    /// Where it ends.
+    pub destination: HostId,
+}
+
+/// What of a run is looked at: the switch port that leads to the host most flows go to, and those flows.
+struct Observer<'a> {
+    case: &'a Case,
+    numbering: &'a Numbering,
+    switch: SwitchId,
+    port: PortId,
+    flows: Vec<Watched>,
+}
+
+/// Runs a case with the reference's hosts. `progress` is told how much of the run is done, of 1, now and then; false ends it.
 ///
 /// # Errors
 /// What the network refuses.
 pub fn run(
     case: &Case,
     settings: Settings,
-    mut progress: impl FnMut(f64) -> bool,
+    progress: impl FnMut(f64) -> bool,
 ) -> Result<Outcome, NetworkError> {
-    let mut running = Running::new(case, settings.seed)?;
+    let numbering = case.numbering();
+    let mut hosts = Reference::new(case, &numbering, settings.seed)?;
+    Ok(observe(case, &numbering, settings, &mut hosts, progress))
+}
+
+/// Runs a case to its end, and looks as the monitors do.
+pub(crate) fn observe<R: Hosts>(
+    case: &Case,
+    numbering: &Numbering,
+    settings: Settings,
+    hosts: &mut R,
+    mut progress: impl FnMut(f64) -> bool,
+) -> Outcome {
+    let observer = Observer::new(case, numbering);
     let monitor = case.config.monitor;
     let end = monitor.end.min(case.config.stop);
     let mut gatherer = Gatherer::new(
         Subject {
             case: case.name.clone(),
-            link: running.link_rate(),
+            link: observer.link_rate(hosts.network()),
             length: end.saturating_sub(monitor.start),
         },
-        running.flows.len(),
+        observer.flows.len(),
     );
     let mut series = Vec::new();
     let (whole, every) = settings.keep;
@@ -111,11 +159,12 @@ pub fn run(
         let share = (at - monitor.start) as f64 / length;
         // A look at a time comes before what happens then: it was planned long before.
         let looks = Picos::from_nanos(at) - Picos(1);
-        if !running.advance(looks, || progress(share)) {
-            left = case.config.stop - running.network.now().as_nanos();
+        if !advance(hosts.network_mut(), looks, || progress(share)) {
+            left = case.config.stop - hosts.network().now().as_nanos();
             break;
         }
-        let sample = running.sample(at - monitor.start);
+        hosts.went_on();
+        let sample = observer.sample(hosts, at - monitor.start);
         if every > 0 && (sample.at <= whole || sample.at >= next_kept) {
             next_kept = sample.at + every;
             series.push(sample.clone());
@@ -130,28 +179,145 @@ pub fn run(
     if left == 0 {
         // The end was planned first of all.
         let stop = Picos::from_nanos(case.config.stop) - Picos(1);
-        if !running.advance(stop, || progress(1.0)) {
-            left = case.config.stop - running.network.now().as_nanos();
+        if !advance(hosts.network_mut(), stop, || progress(1.0)) {
+            left = case.config.stop - hosts.network().now().as_nanos();
         }
         progress(1.0);
     }
-    gatherer.end(&running.sample(running.network.now().as_nanos()));
-    let (_, packet_hops) = running.network.work();
-    Ok(Outcome {
+    hosts.went_on();
+    gatherer.end(&observer.sample(hosts, hosts.network().now().as_nanos()));
+    let (_, packet_hops) = hosts.network().work();
+    Outcome {
         summary: gatherer.summary(),
         pauses: gatherer.pauses(),
-        done: running.done(),
+        done: done(case, hosts.ended()),
         flows: case.flows.len(),
         series,
+        sent: hosts.sent(),
         packet_hops,
         left,
-    })
+    }
 }
 
-impl<'a> Running<'a> {
-    fn new(case: &'a Case, seed: u64) -> Result<Self, NetworkError> {
-        let numbering = case.numbering();
-        let topology = case.topology(&numbering);
+/// Goes on until then, in steps between which it may be ended. False: it was.
+fn advance<H: Host>(
+    network: &mut Network<H>,
+    until: Picos,
+    mut go_on: impl FnMut() -> bool,
+) -> bool {
+    loop {
+        let next = until.min(network.now() + LONGEST);
+        network.run_until(next);
+        if next == until {
+            return true;
+        }
+        if !go_on() {
+            return false;
+        }
+    }
+}
+
+/// The flows that ended, in the order of the list.
+fn done(case: &Case, mut ended: Vec<(u32, Picos)>) -> Vec<Done> {
+    ended.sort_unstable();
+    let done = |(number, at): (u32, Picos)| {
+        let flow = case.flows.get(number as usize)?;
+        let path = case.paths.get(&(flow.source, flow.destination))?;
+        Some(Done {
+            flow: number,
+            size: flow.size,
+            fct: at.as_nanos().saturating_sub(flow.start),
+            ideal: path.ideal_fct(flow.size, case.config.payload),
+        })
+    };
+    ended.into_iter().filter_map(done).collect()
+}
+
+impl<'a> Observer<'a> {
+    fn new(case: &'a Case, numbering: &'a Numbering) -> Self {
+        let busiest = busiest(case);
+        let (switch, port) = network_side(case, numbering, busiest);
+        let flows = (0..)
+            .zip(&case.flows)
+            .filter(|(_, f)| f.destination == busiest)
+            .map(|(number, f)| Watched {
+                number,
+                source: numbering.host(f.source),
+                destination: numbering.host(f.destination),
+            });
+        Self {
+            case,
+            numbering,
+            switch,
+            port,
+            flows: flows.collect(),
+        }
+    }
+
+    /// Rate of the link behind the port.
+    fn link_rate<H: Host>(&self, network: &Network<H>) -> u64 {
+        network
+            .link_at(Node::Switch(self.switch), self.port)
+            .and_then(|(link, _)| self.case.nodes.links.get(link.0 as usize))
+            .map_or(0, |link| link.rate.as_bps())
+    }
+
+    /// Whether a host is at the other end of a switch's port.
+    fn leads_to_host(&self, switch: NodeId, port: PortId) -> bool {
+        let links = self.case.nodes.links.iter();
+        let mut here = links.filter(|l| l.ends.contains(&switch));
+        here.nth(port.0.into())
+            .is_some_and(|l| l.ends.iter().any(|end| !self.case.nodes.is_switch(*end)))
+    }
+
+    fn sample<R: Hosts>(&self, hosts: &R, at: u64) -> Sample {
+        let network = hosts.network();
+        let now = network.now();
+        let mut sample = Sample {
+            at,
+            ..Sample::default()
+        };
+        // Pauses are counted where they are received.
+        let told = hosts.paused();
+        let tells = told.is_some();
+        let (pauses, time) = told.unwrap_or_default();
+        (sample.pauses, sample.pause_time) = (pauses, time);
+        for (number, id) in (0..).map(SwitchId).zip(&self.numbering.switches) {
+            let switch = network.switch(number);
+            let ports = self.case.nodes.links.iter();
+            let ports = ports.filter(|l| l.ends.contains(id)).count();
+            for port in (0..u16::try_from(ports).unwrap_or(u16::MAX)).map(PortId) {
+                for priority in 0..PRIORITIES as u8 {
+                    let c = switch.counters(now, port, priority);
+                    sample.pauses += c.pauses_received;
+                    sample.pause_time += c.paused.as_nanos();
+                    if !tells && self.leads_to_host(*id, port) {
+                        sample.pauses += c.pauses_sent;
+                        sample.pause_time += c.pausing.as_nanos();
+                    }
+                    sample.drops += DropReason::ALL.map(|r| c.dropped(r)).iter().sum::<u64>();
+                    if number == self.switch && port == self.port {
+                        sample.queue += c.queue;
+                        sample.marked += c.marked;
+                        sample.sent_packets += c.tx_packets;
+                        sample.sent_bytes += c.tx_bytes;
+                    }
+                }
+            }
+        }
+        sample.flows = self.flows.iter().map(|flow| hosts.flow(*flow)).collect();
+        sample
+    }
+}
+
+/// The reference's hosts.
+struct Reference {
+    network: Network<RefHost>,
+}
+
+impl Reference {
+    fn new(case: &Case, numbering: &Numbering, seed: u64) -> Result<Self, NetworkError> {
+        let topology = case.topology(numbering);
         let options = Options {
             seed,
             reference: true,
@@ -159,7 +325,7 @@ impl<'a> Running<'a> {
             ecmp_seeds: Some(numbering.switches.iter().map(|id| id.0).collect()),
             ..Options::default()
         };
-        let mut network = Network::new(topology, hosts(case, &numbering), &options)?;
+        let mut network = Network::new(topology, hosts(case, numbering), &options)?;
         let own_error_rates = case.nodes.links.iter().filter(|l| l.error_rate > 0.0);
         let draws = Shared::new(seed, case.nodes.count, own_error_rates.count());
         for switch in (0..).map(SwitchId).take(numbering.switches.len()) {
@@ -172,94 +338,26 @@ impl<'a> Running<'a> {
             let start = Picos::from_nanos(flow.start);
             network.plan(numbering.host(flow.source), start, host::START);
         }
-        let busiest = busiest(case);
-        let (switch, port) = network_side(case, &numbering, busiest);
-        let flows = (0..)
-            .zip(&case.flows)
-            .filter(|(_, f)| f.destination == busiest)
-            .map(|(number, f)| {
-                (
-                    number,
-                    numbering.host(f.source),
-                    numbering.host(f.destination),
-                )
-            })
-            .collect();
-        Ok(Self {
-            case,
-            numbering,
-            network,
-            switch,
-            port,
-            flows,
-        })
+        Ok(Self { network })
+    }
+}
+
+impl Hosts for Reference {
+    type Host = RefHost;
+
+    fn network(&self) -> &Network<RefHost> {
+        &self.network
     }
 
-    /// Goes on until then, in steps between which it may be ended. False: it was.
-    fn advance(&mut self, until: Picos, mut go_on: impl FnMut() -> bool) -> bool {
-        loop {
-            let next = until.min(self.network.now() + LONGEST);
-            self.network.run_until(next);
-            if next == until {
-                return true;
-            }
-            if !go_on() {
-                return false;
-            }
-        }
+    fn network_mut(&mut self) -> &mut Network<RefHost> {
+        &mut self.network
     }
 
-    /// Rate of the link behind the port.
-    fn link_rate(&self) -> u64 {
-        self.network
-            .link_at(Node::Switch(self.switch), self.port)
-            .and_then(|(link, _)| self.case.nodes.links.get(link.0 as usize))
-            .map_or(0, |link| link.rate.as_bps())
-    }
-
-    fn sample(&self, at: u64) -> Sample {
-        let now = self.network.now();
-        let mut sample = Sample {
-            at,
-            ..Sample::default()
-        };
-        for (number, id) in (0..).map(SwitchId).zip(&self.numbering.switches) {
-            let switch = self.network.switch(number);
-            let ports = self.case.nodes.links.iter();
-            let ports = ports.filter(|l| l.ends.contains(id)).count();
-            for port in (0..u16::try_from(ports).unwrap_or(u16::MAX)).map(PortId) {
-                for priority in 0..PRIORITIES as u8 {
-                    let c = switch.counters(now, port, priority);
-                    sample.pauses += c.pauses_received;
-                    sample.pause_time += c.paused.as_nanos();
-                    sample.drops += DropReason::ALL.map(|r| c.dropped(r)).iter().sum::<u64>();
-                    if number == self.switch && port == self.port {
-                        sample.queue += c.queue;
-                        sample.marked += c.marked;
-                        sample.sent_packets += c.tx_packets;
-                        sample.sent_bytes += c.tx_bytes;
-                    }
-                }
-            }
-        }
-        for host in self.network.hosts() {
-            let (pauses, time) = host.paused();
-            sample.pauses += pauses;
-            sample.pause_time += time.as_nanos();
-        }
-        sample.flows = self
-            .flows
-            .iter()
-            .map(|flow| self.flow_sample(*flow))
-            .collect();
-        sample
-    }
-
-    fn flow_sample(&self, (number, source, destination): (u32, HostId, HostId)) -> FlowSample {
-        let host = self.network.host(source);
-        let received = self.network.host(destination).received(number);
-        match host.sender(number) {
-            Some(qp) if host.has_started(number) => {
+    fn flow(&self, flow: Watched) -> FlowSample {
+        let host = self.network.host(flow.source);
+        let received = self.network.host(flow.destination).received(flow.number);
+        match host.sender(flow.number) {
+            Some(qp) if host.has_started(flow.number) => {
                 let look = qp.look(self.network.now(), host.line());
                 FlowSample {
                     active: qp.finished.is_none(),
@@ -274,25 +372,19 @@ impl<'a> Running<'a> {
         }
     }
 
-    fn done(&self) -> Vec<Done> {
-        let mut done: Vec<Done> = Vec::new();
-        for host in self.network.hosts() {
-            for qp in host.senders() {
-                let flow = qp.assigned.flow;
-                let path = self.case.paths.get(&(flow.source, flow.destination));
-                let (Some(at), Some(path)) = (qp.finished, path) else {
-                    continue;
-                };
-                done.push(Done {
-                    flow: qp.assigned.number,
-                    size: flow.size,
-                    fct: at.as_nanos().saturating_sub(flow.start),
-                    ideal: path.ideal_fct(flow.size, self.case.config.payload),
-                });
-            }
-        }
-        done.sort_by_key(|d| d.flow);
-        done
+    fn paused(&self) -> Option<(u64, u64)> {
+        let all = self.network.hosts().iter().map(RefHost::paused);
+        Some(all.fold((0, 0), |(pauses, time), (more, longer)| {
+            (pauses + more, time + longer.as_nanos())
+        }))
+    }
+
+    fn ended(&self) -> Vec<(u32, Picos)> {
+        let hosts = self.network.hosts().iter();
+        hosts
+            .flat_map(RefHost::senders)
+            .filter_map(|qp| Some((qp.assigned.number, qp.finished?)))
+            .collect()
     }
 }
 

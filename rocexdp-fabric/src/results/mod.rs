@@ -29,10 +29,23 @@ pub struct Report {
     pub name: String,
     /// Runs that there should be: seeds times combinations.
     pub planned: usize,
-    /// Not all runs ended by themselves: the study was interrupted.
+    /// Not all runs ended by themselves: the study was interrupted, or there are failures.
     pub partial: bool,
+    /// Runs that could not be built.
+    pub failures: Vec<Failure>,
     /// Those that there are, in the order of the sweep, then of seeds.
     pub runs: Vec<Run>,
+}
+
+/// A run that could not be built.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Failure {
+    /// Its seed.
+    pub seed: u64,
+    /// Swept keys and their values.
+    pub parameters: BTreeMap<String, String>,
+    /// Why.
+    pub reason: String,
 }
 
 /// Why a run ended.
@@ -72,6 +85,8 @@ pub struct Run {
     pub simulated_s: f64,
     /// Rates and queues are of the time from here on.
     pub measured_from_s: f64,
+    /// It ended before its warm-up had passed: there is no time that statistics should be of.
+    pub warmup_missed: bool,
     /// Of the whole run.
     pub totals: Totals,
     /// Packets lost, by reason.

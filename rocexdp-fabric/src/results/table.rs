@@ -16,9 +16,21 @@ pub fn text(report: &Report) -> String {
     if report.partial {
         _ = writeln!(
             out,
-            "PARTIAL: interrupted; {} of {} runs have results",
+            "PARTIAL: {} of {} runs have results",
             report.runs.len(),
             report.planned
+        );
+    }
+    for failure in &report.failures {
+        let swept: String = failure
+            .parameters
+            .iter()
+            .map(|(key, value)| format!(", {key} = {value}"))
+            .collect();
+        _ = writeln!(
+            out,
+            "FAILED: seed {}{swept}: {}",
+            failure.seed, failure.reason
         );
     }
     overview(report, &mut out);
@@ -26,6 +38,14 @@ pub fn text(report: &Report) -> String {
         details(run, &mut out);
     }
     for (n, run) in report.runs.iter().enumerate() {
+        if run.warmup_missed {
+            _ = writeln!(
+                out,
+                "NOTE: run {n} (seed {}) ended at {}, before run.warmup had passed: no means and rates are of the time after it",
+                run.seed,
+                time(run.simulated_s)
+            );
+        }
         for deadlock in &run.deadlocks {
             _ = writeln!(
                 out,

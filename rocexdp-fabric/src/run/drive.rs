@@ -202,6 +202,7 @@ fn read_off<D: Driver>(
         partial: ended == Ended::Interrupted,
         simulated_s: seconds(now),
         measured_from_s: seconds(from),
+        warmup_missed: scenario.run.warmup > now,
         totals,
         drops,
         slowdown: Slowdown::of(&flows),

@@ -21,7 +21,7 @@ use rayon::prelude::*;
 
 use crate::{
     flowlevel,
-    results::{self, Report, Run},
+    results::{self, Failure, Report, Run},
     scenario::{HostModel, Mode, Scenario, Study},
 };
 
@@ -66,10 +66,11 @@ impl Progress<'_> {
     }
 }
 
-/// Runs everything. Runs that had not begun when the watch was stopped are left out. `captures` are for a study of one run.
+/// Runs everything. Runs that had not begun when the watch was stopped are left out; of one that could not be built, which only its
+/// flows show, the reason is kept beside the others' results. `captures` are for a study of one run.
 ///
 /// # Errors
-/// Why a run could not be built: what only a seed's flows show.
+/// Why no run could be built.
 pub fn study(
     study: &Study,
     mode: Option<Mode>,
@@ -78,21 +79,36 @@ pub fn study(
 ) -> Result<Report, String> {
     let all = study.runs();
     let planned = all.len();
-    let runs: Vec<Option<Run>> = all
+    let all: Vec<Option<Result<Run, Failure>>> = all
         .into_par_iter()
         .map(|(scenario, seed)| {
             if watch.stopped() {
-                return Ok(None);
+                return None;
             }
-            one(&scenario, seed, mode, watch, captures).map(Some)
+            let run = one(&scenario, seed, mode, watch, captures);
+            Some(run.map_err(|reason| Failure {
+                seed,
+                parameters: scenario.parameters.iter().cloned().collect(),
+                reason,
+            }))
         })
-        .collect::<Result<_, String>>()?;
-    let runs: Vec<Run> = runs.into_iter().flatten().collect();
+        .collect();
+    let (mut runs, mut failures) = (Vec::new(), Vec::new());
+    for run in all.into_iter().flatten() {
+        match run {
+            Ok(run) => runs.push(run),
+            Err(failure) => failures.push(failure),
+        }
+    }
+    if let (true, Some(first)) = (runs.is_empty(), failures.first()) {
+        return Err(first.reason.clone());
+    }
     Ok(Report {
         version: results::VERSION,
         name: study.name.clone(),
         planned,
         partial: runs.len() < planned || runs.iter().any(|run| run.partial),
+        failures,
         runs,
     })
 }

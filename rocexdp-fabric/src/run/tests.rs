@@ -142,6 +142,51 @@ fn an_interrupted_study_keeps_what_it_has_and_says_so() {
 }
 
 #[test]
+fn a_run_that_cannot_be_built_leaves_the_others_their_results() {
+    let study = read(
+        "
+run.duration = '100us'
+sweep.\"transport.host\" = ['rc', 'reference']
+[fabric]
+defaults.link.rate = '25Gb/s'
+generate = { kind = 'pair', switches = 1 }
+link = [{ ends = ['h0', 's0'] }]
+[[flow]]
+from = 'h0'
+to = 'h1'
+",
+    );
+    let report = super::study(&study, None, &Watch::default(), None).unwrap();
+    assert_eq!((report.partial, report.runs.len()), (true, 1));
+    let [failure] = &report.failures[..] else {
+        panic!("{:?}", report.failures);
+    };
+    assert_eq!(failure.parameters["transport.host"], "reference");
+    let text = results::table::text(&report);
+    assert!(
+        text.contains("FAILED: seed 1, transport.host = reference: reference hosts have one NIC")
+    );
+    let none = Study {
+        scenarios: study.scenarios[1..].to_vec(),
+        ..study
+    };
+    let error = super::study(&none, None, &Watch::default(), None).unwrap_err();
+    assert!(error.contains("one NIC"), "{error}");
+}
+
+#[test]
+fn a_run_that_ends_before_its_warm_up_says_so() {
+    for mode in ["packet", "flow"] {
+        let report = run(&format!(
+            "run = {{ warmup = '1s', mode = '{mode}' }}\n{INCAST}bytes = '1MB'"
+        ));
+        assert!(report.runs[0].warmup_missed, "{mode}");
+        let text = results::table::text(&report);
+        assert!(text.contains("before run.warmup had passed"), "{text}");
+    }
+}
+
+#[test]
 fn losses_are_repaired_and_counted() {
     let report = run(
         "fabric = { defaults.link = { rate = '25G', faults = { drop = '1%' } }, generate = { kind = 'pair', switches = 1 } }\n[[flow]]\nfrom = 'h0'\nto = 'h1'\nbytes = '2MB'",

@@ -22,6 +22,8 @@ use crate::{
 
 /// Runs of one study at most.
 const MOST_RUNS: usize = 100_000;
+/// Nodes and links of all combinations together at most: each has a fabric of its own.
+const MOST_PARTS: usize = 4_000_000;
 /// Steps of recorded series when a run's duration is known.
 const STEPS: u64 = 500;
 /// The first step when it is not.
@@ -34,7 +36,8 @@ pub(super) fn study(source: Source<'_>, load: Load<'_>) -> Result<Study, Error> 
         Some(DeValue::String(name)) => name.to_string(),
         _ => source.name().to_owned(),
     };
-    let mut scenarios = Vec::with_capacity(points.len());
+    let mut scenarios: Vec<Arc<Scenario>> = Vec::new();
+    let mut parts = 0;
     let mut warnings: Vec<Error> = Vec::new();
     for point in &points {
         let scenario = one(source, root.clone(), point, load)?;
@@ -43,7 +46,14 @@ pub(super) fn study(source: Source<'_>, load: Load<'_>) -> Result<Study, Error> 
                 warnings.push(warning.clone());
             }
         }
+        parts += scenario.fabric.parts();
         scenarios.push(Arc::new(scenario));
+        if parts > MOST_PARTS {
+            return Err(source.error_anywhere(format!(
+                "the {} combinations of the sweep have more than {MOST_PARTS} hosts, switches and links together: sweep less, or in several studies",
+                points.len()
+            )));
+        }
     }
     let runs: usize = scenarios.iter().map(|scenario| scenario.seeds.len()).sum();
     if runs > MOST_RUNS {
@@ -52,14 +62,16 @@ pub(super) fn study(source: Source<'_>, load: Load<'_>) -> Result<Study, Error> 
         )));
     }
     let root = root.get_ref();
-    let first = ["traffic", "pattern", "flow", "flows_file"]
-        .iter()
-        .find_map(|key| root.get(*key));
+    let line = |keys: &[&str]| {
+        let first = keys.iter().find_map(|key| root.get(*key))?;
+        source.error(place(first), "").line
+    };
     Ok(Study {
         name,
         scenarios,
         warnings,
-        workload_line: first.and_then(|value| source.error(place(value), "").line),
+        workload_line: line(&["traffic", "pattern", "flow", "flows_file"]),
+        fabric_line: line(&["fabric"]),
     })
 }
 

@@ -41,6 +41,8 @@ pub struct Study {
     pub warnings: Vec<Error>,
     /// Where the first part of its workload is written: what makes it large.
     pub workload_line: Option<usize>,
+    /// Where its fabric is written or named.
+    pub fabric_line: Option<usize>,
 }
 
 /// What is run.

@@ -1,9 +1,12 @@
 //! Turns a rate into send times: each packet pushes the next one back by its length over the rate of that moment.
 //!
 //! The next packet may go at `max(now - burst, previous) + length / rate`. The fraction of a nanosecond is carried, so the
-//! long-run rate is exact. `burst` bounds what a caller that came late may catch up, and so also what an idle QP saves up;
-//! with 0 it is the reference simulator's host: next = now + length / rate. As there, a rate change does not move a send
-//! time that is already set.
+//! long-run rate is exact. `burst` bounds what a caller that came late may catch up, and so also what an idle QP saves up.
+//!
+//! What a packet owes is paid at the rate of each moment: a rate change moves a send time that is set ([`Pacer::rate_changed`]), as
+//! in a token bucket, and as the reference simulator's `ChangeRate` does for its other controllers (`rdma-hw.cc`). Its DCQCN does
+//! not, which matters little above its floor of 100 or 1000 Mb/s; at ConnectX's floor of 1 Mb/s a packet of 4 KiB takes 33 ms, in
+//! which a rate that has long recovered would be of no use.
 //!
 //! Must not: know where the rate comes from.
 
@@ -77,6 +80,25 @@ impl Pacer {
         let step = u64::try_from(owed / u128::from(rate)).unwrap_or(u64::MAX);
         self.rest = u64::try_from(owed % u128::from(rate)).unwrap_or(0);
         self.next = Timestamp::from_nanos(self.next.as_nanos().saturating_add(step));
+    }
+
+    /// The rate is another one from `now` on.
+    pub fn rate_changed(&mut self, now: Timestamp, rate: Option<Rate>) {
+        let Some(rate) = rate else {
+            self.next = self.next.min(now);
+            self.rest = 0;
+            return;
+        };
+        let rate = rate.as_bps().max(1);
+        if rate == self.rate || self.due() <= now {
+            return;
+        }
+        let left = self.next.as_nanos().saturating_sub(now.as_nanos());
+        let owed = u128::from(left) * u128::from(self.rate) + u128::from(self.rest);
+        let left = u64::try_from(owed / u128::from(rate)).unwrap_or(u64::MAX);
+        self.rest = u64::try_from(owed % u128::from(rate)).unwrap_or(0);
+        self.rate = rate;
+        self.next = Timestamp::from_nanos(now.as_nanos().saturating_add(left));
     }
 
     /// `next`, rounded up.

@@ -49,7 +49,7 @@ use crate::hash::NumberHash;
 use crate::ids::{Gid, Qpn, SrqNum};
 use crate::mem::RegionTable;
 use crate::qp::{AnswerData, Budget, Congestion, Due, Qp};
-use crate::rate::RateController as _;
+use crate::rate::{Controller, RateController as _};
 use crate::rng::SecretRng;
 use crate::time::{Rate, Timestamp};
 use crate::timer::{TimerKind, TimerQueue};
@@ -247,6 +247,12 @@ impl Endpoint {
         true
     }
 
+    /// A QP's rate controller as of its last input. A copy of it can be taken on to the present.
+    #[must_use]
+    pub fn controller(&self, qpn: Qpn) -> Option<&Controller> {
+        Some(&self.qp(qpn)?.congestion.control)
+    }
+
     fn qp(&self, qpn: Qpn) -> Option<&Qp> {
         let slot = *self.slots.get(&qpn.get())?;
         self.qps.get(slot as usize)?.as_deref()
@@ -301,6 +307,11 @@ impl Endpoint {
             qp.congestion.control.poll_timeout(),
         );
         q.set(t, slot, TimerKind::Cnp, qp.congestion.np.poll_timeout());
+        if qp.waiting.pace {
+            // Another rate moves it.
+            let at = qp.congestion.pacer.earliest(Timestamp::ZERO);
+            q.set(t, slot, TimerKind::Pace, Some(at));
+        }
         self.sweep_timers();
     }
 

@@ -50,14 +50,14 @@ impl Congestion {
         if let Some(measured) = self.meter.rate(now) {
             let ceiling = measured.max(LEAST_CEILING);
             self.control.cnps(now, cnps, ceiling);
-            self.note(stats);
+            self.note(now, stats);
         }
     }
 
     /// The controller's timer.
     pub(crate) fn handle_timeout(&mut self, now: Timestamp, stats: &mut QpEngine) {
         self.control.handle_timeout(now);
-        self.note(stats);
+        self.note(now, stats);
     }
 
     /// A frame of data leaves.
@@ -67,7 +67,9 @@ impl Congestion {
         self.pacer.sent(now, bytes, self.control.rate());
     }
 
-    fn note(&self, stats: &mut QpEngine) {
+    /// The controller's rate may be another one.
+    fn note(&mut self, now: Timestamp, stats: &mut QpEngine) {
+        self.pacer.rate_changed(now, self.control.rate());
         if let Some(rate) = self.control.rate().map(Rate::as_bps)
             && (stats.min_rate == 0 || rate < stats.min_rate)
         {

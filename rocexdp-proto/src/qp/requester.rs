@@ -199,6 +199,7 @@ fn repeat(s: &mut SendState, now: Timestamp) -> Option<Request> {
 fn select(s: &mut SendState, request: &mut Request, number: u64, index: u32, now: Timestamp) {
     let Some(sr) = &mut s.selective else { return };
     let (path, serial) = sr.sent(number, now);
+    request.ack_req = sr.asks(path, now, request.ack_req);
     request.opcode = request.opcode.selective();
     request.sreth = Some(Sreth {
         serial,

@@ -14,8 +14,8 @@ use super::Packet;
 use crate::picos::Picos;
 use crate::switch::PRIORITIES;
 
-/// Bytes of a pause frame as [`crate::switch::Queued::wire_len`] counts them: the shortest Ethernet frame.
-pub const PAUSE_FRAME: u32 = 64;
+/// Bytes of a pause frame as [`crate::switch::Queued::wire_len`] counts them: the shortest Ethernet frame, without its FCS.
+pub const PAUSE_FRAME: u32 = 60;
 /// The same of the reference simulators (`pause-header.cc`: Ethernet 14, IPv4 20, 9).
 const REFERENCE_PAUSE_FRAME: u32 = 43;
 /// How long a reordered packet waits for later ones to overtake it, as on [`crate::wire::Wire`].

@@ -66,7 +66,7 @@ impl<H: Host> Network<H> {
             }
             Item::Pause(pause) => {
                 pause.write_frame(frame);
-                PAUSE_FRAME - 4
+                PAUSE_FRAME
             }
         };
         tap(&Tapped {
@@ -89,7 +89,7 @@ impl PauseFrame {
             let endless = self.endless & 1 << priority != 0;
             out.extend_from_slice(&if endless { u16::MAX } else { *quanta }.to_be_bytes());
         }
-        out.resize(PAUSE_FRAME as usize - 4, 0);
+        out.resize(PAUSE_FRAME as usize, 0);
     }
 }
 

@@ -50,7 +50,8 @@ pub struct QueueCounters {
     pub dropped_buffer_full: u64,
     /// Packets that came in by this port and found neither threshold nor headroom.
     pub dropped_headroom_full: u64,
-    /// Pauses told to this port's peer, refreshed ones included.
+    /// Pauses asked of this port's transmitter, refreshed ones included. A frame carries all that was asked for while the one before
+    /// it was sent, of all priorities: [`LinkCounters::pause_frames`](crate::net::LinkCounters::pause_frames) counts those.
     pub pauses_sent: u64,
     /// Resumes told to it.
     pub resumes_sent: u64,

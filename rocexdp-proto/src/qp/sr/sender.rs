@@ -7,6 +7,9 @@
 //! 8985, 6.2; [`TxPath::reordering`]): what leaves seldom, as READ requests do, has few behind it. Where what was sent later is
 //! too close, a transmission is lost once its own round trip has passed, and that time besides (RACK's timer).
 //!
+//! Silence is news only where an answer is due: a path's packet asks for one also where half a round trip has passed since the
+//! last that did ([`Sender::asks`]), so that a QP that is paced slowly, as a congested one is, hears within the time of a probe.
+//!
 //! What nothing was sent after (the tail) is found by a probe: after about two round trips of silence on a path, its oldest
 //! packet goes again; after twice that, everything on it. (Of requests: the requester also asks again for the answers that it
 //! misses, which is how the tail of those is found.)
@@ -23,14 +26,10 @@ use rocexdp_common::headers::{SACK_BITS, Sack};
 use super::{Places, Unused};
 use crate::qp::MAX_PATHS;
 use crate::time::Timestamp;
-use path::{GONE, Sent, TxPath};
+use path::{Sent, TxPath};
 
 /// Packets between the oldest not acknowledged and the newest one sent, at most: what the receiver tracks.
 pub(crate) const SPAN: u32 = 8192;
-/// How many later ones may overtake a packet on its path before it counts as lost, at first and at most. It grows when a
-/// packet that was taken for lost turns up.
-const TOLERANCE: u32 = 2;
-const TOLERANCE_MAX: u32 = 128;
 /// Of a packet whose transmissions mean nothing any more.
 const NO_PATH: u8 = u8::MAX;
 /// Transmissions, and packets found lost, that there is room for from the start.
@@ -105,15 +104,9 @@ impl Sender {
     /// Nothing sent, over 1..=[`MAX_PATHS`] paths, each of which starts with serial `first`.
     pub(crate) fn new(paths: u8, first: u32) -> Self {
         // Room that is enough for what is on its way as a rule: beside the slots it is little.
-        let path = || TxPath {
-            next: first,
-            tolerance: TOLERANCE,
-            sent: VecDeque::with_capacity(ROOM),
-            gone: VecDeque::with_capacity(GONE),
-            ..TxPath::default()
-        };
+        let path = |_| TxPath::new(first, ROOM);
         Self {
-            paths: (0..paths.clamp(1, MAX_PATHS)).map(|_| path()).collect(),
+            paths: (0..paths.clamp(1, MAX_PATHS)).map(path).collect(),
             slots: Places(vec![Slot::default(); SPAN as usize].into()),
             lost: VecDeque::with_capacity(ROOM),
             in_flight: 0,
@@ -226,8 +219,6 @@ impl Sender {
         let first = path.next.wrapping_sub(count);
         let reached = (count + 1).saturating_sub(behind);
 
-        // What was taken for lost and has turned up was overtaken by so many.
-        let mut turned_up = 0;
         let rtt = self.rtt;
         if let Some(latest) = reached.checked_sub(1)
             && let Some(sent) = path.sent.get(latest as usize)
@@ -241,8 +232,7 @@ impl Sender {
             let overtaken = sack.highest.wrapping_sub(serial);
             if sack.has(serial) {
                 path.gone.remove(i);
-                turned_up = turned_up.max(overtaken);
-                path.reordering = path.reordering.max(path.newest.saturating_since(at));
+                path.turned_up(overtaken, at);
                 news.spurious += 1;
                 if packet >= una {
                     let slot = slot_of(&mut self.slots, packet);
@@ -256,9 +246,6 @@ impl Sender {
             } else if overtaken > SACK_BITS && overtaken < 1 << 31 {
                 path.gone.remove(i);
             }
-        }
-        if turned_up > path.tolerance {
-            path.tolerance = turned_up.min(TOLERANCE_MAX);
         }
 
         for i in 0..reached {
@@ -389,6 +376,19 @@ impl Sender {
     pub(crate) fn is_latest(&self, packet: u64, path: u8, serial: u32) -> bool {
         let slot = self.slot(packet);
         slot.state != State::Idle && slot.path == path && slot.serial & 0xff_ffff == serial
+    }
+
+    /// Whether a packet that leaves on this path asks for an acknowledgement, if it does not for another reason.
+    pub(crate) fn asks(&mut self, path: u8, now: Timestamp, asks: bool) -> bool {
+        let rtt = self.rtt;
+        let Some(path) = self.paths.get_mut(usize::from(path)) else {
+            return asks;
+        };
+        let due = rtt.is_some_and(|(smoothed, _)| path.asked.saturating_add(smoothed / 2) <= now);
+        if asks || due {
+            path.asked = now;
+        }
+        asks || due
     }
 
     /// How long an answer may take before it is overdue; `None`: nothing is known of the way yet.

@@ -138,7 +138,17 @@ fn work(args: &Args, cancel: &Arc<Cancel>) -> anyhow::Result<()> {
     if report.partial {
         cancel.check()?;
     }
-    Ok(())
+    match &report.failures[..] {
+        [] => Ok(()),
+        [first, ..] => Err(anyhow!(
+            "{}: {} of {} runs could not be built; the first, seed {}: {}",
+            file.display(),
+            report.failures.len(),
+            report.planned,
+            first.seed,
+            first.reason
+        )),
+    }
 }
 
 /// Files of the links that shall be captured.
@@ -252,11 +262,22 @@ fn too_large(
             table::bytes(e.for_series)
         )
     });
-    let line = study
-        .workload_line
-        .map_or_else(String::new, |line| format!(":{line}"));
+    // The line of what needs most.
+    let of_flows = largest.is_none_or(|e| e.for_flows >= e.bytes() / 2.0);
+    let (line, advice) = if of_flows {
+        (
+            study.workload_line,
+            "shorten the run or its load, use fewer --threads, connections = \"pair\" or --mode flow",
+        )
+    } else {
+        (
+            study.fabric_line,
+            "make the fabric smaller, use fewer --threads or --mode flow",
+        )
+    };
+    let line = line.map_or_else(String::new, |line| format!(":{line}"));
     anyhow!(
-        "{}{line}: about {} of memory would be needed, and {} are to be had{parts}: shorten the run or its load, use fewer --threads, connections = \"pair\" or --mode flow, or allow more with --memory",
+        "{}{line}: about {} of memory would be needed, and {} are to be had{parts}: {advice}, or allow more with --memory",
         file.display(),
         table::bytes(needed),
         table::bytes(most as f64)

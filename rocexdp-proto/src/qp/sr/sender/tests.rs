@@ -135,6 +135,36 @@ fn a_path_that_reorders_gets_tolerance_and_what_turns_up_is_not_sent_again() {
 }
 
 #[test]
+fn a_path_that_no_longer_reorders_loses_its_tolerance_again() {
+    let mut r = Rig::new(1, 0);
+    for p in 0..10 {
+        r.send(p);
+    }
+    r.arrive(0, &[0, 2, 3, 4, 5, 6, 7, 8, 9]);
+    r.arrive(0, &[1]);
+    assert!(r.s.paths[0].tolerance >= 8 && !r.s.paths[0].reordering.is_zero());
+    assert_eq!(r.lost(), []);
+    r.s.acknowledged(0, 10);
+    r.una = 10;
+    // Recoveries, one lost packet each; the sixteenth ends it.
+    for n in 0..16u64 {
+        assert!(r.s.paths[0].tolerance >= 8, "after {n}");
+        let first = r.una;
+        let sent: Vec<u32> = (first..first + 20).map(|p| r.send(p).1).collect();
+        let news = r.arrive(0, &sent[1..]);
+        assert_eq!((news.lost, news.spurious), (1, 0), "{n}");
+        let (_, again) = (r.s.next_lost(), r.send(first).1);
+        r.arrive(0, &[again]);
+        r.s.acknowledged(first, first + 20);
+        r.una = first + 20;
+    }
+    assert_eq!(
+        (r.s.paths[0].tolerance, r.s.paths[0].reordering),
+        (2, Duration::ZERO)
+    );
+}
+
+#[test]
 fn a_transmission_that_was_never_made_is_refused() {
     let mut r = Rig::new(1, 7);
     r.send(0);
