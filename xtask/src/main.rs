@@ -128,6 +128,9 @@ enum Task {
         /// Only the section about the shipped transport; the rest of the document stays
         #[arg(long)]
         shipped: bool,
+        /// Of that section only this part: incast, late, pfc, fct or loss
+        #[arg(long, requires = "shipped")]
+        only: Option<String>,
     },
     /// File sizes, module heads, where `unsafe` may stand, and the direction of dependencies
     Layers,
@@ -196,6 +199,7 @@ fn dispatch(task: Task) -> Result<ExitCode> {
             data,
             seeds,
             shipped,
+            only,
         } => sh::run(
             sh::cargo()
                 .current_dir(paths::root())
@@ -204,7 +208,8 @@ fn dispatch(task: Task) -> Result<ExitCode> {
                 .args(shipped.then_some("--shipped"))
                 .arg(std::path::absolute(data)?)
                 .arg("docs")
-                .arg(seeds.to_string()),
+                .arg(seeds.to_string())
+                .args(only),
         )?,
         Task::Layers => layers::run()?,
         Task::Conformance => conformance::run()?,
