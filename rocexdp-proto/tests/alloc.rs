@@ -219,10 +219,15 @@ fn run_with(
     } else {
         10_000u64
     };
+    // By then as many packets have been kept at once as ever are.
+    let warm = if selective.is_some() {
+        turns / 4 * 3
+    } else {
+        turns / 2
+    };
     let (mut counted, mut packets, mut completions) = (0, 0, 0u64);
     for turn in 0..turns {
-        // Behind the time in which what is kept of each kind has been as many as it ever will be.
-        if turn == turns / 4 * 3 {
+        if turn == warm {
             counted = ALLOCATIONS.with(Cell::get);
             packets = sent[0] + sent[1];
         }
