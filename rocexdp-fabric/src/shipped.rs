@@ -58,7 +58,7 @@ pub struct Transport {
     pub control: Control,
     /// DCQCN with ConnectX's defaults, as `rocexdp run` has it, instead of the experiment's parameters.
     pub connectx: bool,
-    /// Links serialise in whole nanoseconds, what is left over cut off, as the reference's.
+    /// The network is as the reference's: whole nanoseconds, and its order of events.
     pub whole_nanoseconds: bool,
 }
 
@@ -131,7 +131,7 @@ impl Shipped {
             .map(|(n, (_, rate))| RcHost::new(HostId(n), &[endpoint(case, transport, rate)], seed));
         let options = Options {
             seed,
-            whole_nanoseconds: transport.whole_nanoseconds,
+            reference: transport.whole_nanoseconds,
             ecmp_seeds: Some(numbering.switches.iter().map(|id| id.0).collect()),
             ..Options::default()
         };

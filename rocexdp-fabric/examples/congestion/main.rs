@@ -6,8 +6,10 @@
 //! those are run, with run 1, and what came out is printed; nothing is written. With `--shipped` before them all it writes the section
 //! about the shipped transport alone, and leaves the rest of the document as it is; without, it keeps that section.
 
+mod losses;
 mod published;
 mod shipped;
+mod shipped_text;
 mod svg;
 mod text;
 
