@@ -14,9 +14,11 @@ pub mod check;
 pub mod files;
 pub mod hop;
 pub mod http;
+pub mod pause;
 pub mod process;
 pub mod rig;
 pub mod softroce;
+pub mod switch_rig;
 pub mod traffic;
 pub mod veth;
 

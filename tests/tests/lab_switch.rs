@@ -5,15 +5,11 @@
 //! when others use it too) does not matter much; and the hosts' daemons run before all else, as the switches do.
 
 use std::{
-    path::PathBuf,
     process::Command,
     time::{Duration, Instant},
 };
 
-use rocexdp::lab::{
-    keeper::{self, Status, SwitchedStatus},
-    switched::status::{NetworkStatus, PriorityStatus},
-};
+use rocexdp::lab::{keeper, switched::status::NetworkStatus};
 use rocexdp_fabric::{Source, fabric::Fabric};
 use rocexdp_proto::{EndpointConfig, dcqcn::Params, ids::PathMtu};
 use rocexdp_sim::{
@@ -25,212 +21,19 @@ use rocexdp_sim::{
     topology::{HostId, PortId, SwitchId},
 };
 use rocexdp_tests::{
-    Running, SourceFile,
-    check::number,
+    SourceFile,
+    check::{items, number},
     eventually,
-    process::Outcome,
-    rig::{SHORT, product},
+    rig::SHORT,
+    switch_rig::{DATA, DSCP, FAST, LONG, Lane, SLOW, SwitchRig, data, jain, rates},
 };
-use tempfile::TempDir;
-
-/// How long `rocexdp run` has to come up: the verifier reads the program meanwhile.
-const START: Duration = Duration::from_secs(60);
-/// How long a busy machine may take for some seconds of the lab's time.
-const LONG: Duration = Duration::from_secs(240);
-/// DSCP of data: priority 3, the lossless one.
-const DSCP: &str = "26";
-const DATA: u8 = 3;
-const LINK: f64 = 100e6;
-const KMIN: f64 = 60e3;
-const KMAX: f64 = 240e3;
-
-/// N hosts and a receiver at one switch.
-fn incast(senders: u32) -> String {
-    format!(
-        r#"
-[defaults.link]
-rate = "100Mb/s"
-delay = "50us"
-mtu = 4200
-[defaults.switch]
-buffer = "4MB"
-ecn = [{{ kmin = "60kB", kmax = "240kB", pmax = "20%" }}]
-pfc = {{ priorities = [{DATA}], alpha = 0.125 }}
-[generate]
-kind = "incast"
-senders = {senders}
-"#
-    )
-}
-
-/// ConnectX's rules at the pace of this lab: a full queue takes 20 ms to drain, not 100 us.
-const DCQCN: [&str; 8] = [
-    "min_time_between_cnps=1000",
-    "dce_tcp_rtt=1000",
-    "rate_reduce_monitor_period=4000",
-    "rpg_time_reset=20000",
-    "rpg_byte_reset=0",
-    "rpg_ai_rate=1",
-    "rpg_hai_rate=1",
-    "rpg_min_rate=1",
-];
-
-/// A lab, its daemons and a directory.
-struct SwitchRig {
-    daemons: Vec<Running>,
-    name: String,
-    place: TempDir,
-    binary: PathBuf,
-}
-
-impl SwitchRig {
-    fn up(test: &str, topology: &str) -> Option<Self> {
-        let binary = product()?;
-        let rig = Self {
-            daemons: Vec::new(),
-            name: format!("{test}{}", std::process::id()),
-            place: tempfile::tempdir().unwrap(),
-            binary,
-        };
-        let file = rig.path("topology.toml");
-        std::fs::write(&file, topology).unwrap();
-        rig.run(&[
-            "lab",
-            "up",
-            "--name",
-            &rig.name,
-            "--topology",
-            file.to_str().unwrap(),
-        ])
-        .ok();
-        Some(rig)
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.place.path().join(name)
-    }
-
-    fn spawn(&self, line: &[&str]) -> Running {
-        let mut command = Command::new(&self.binary);
-        command.args(line);
-        Running::start(command, format!("rocexdp {}", line.join(" ")))
-    }
-
-    /// As [`Self::spawn`], before all else that this machine does, as the lab's switches run: an end system does not share its
-    /// processors with compilers, and niceness counts within a session only (`sched_autogroup_enabled`).
-    fn spawn_first(&self, line: &[&str]) -> Running {
-        let mut command = Command::new("chrt");
-        command.args(["--rr", "1"]).arg(&self.binary).args(line);
-        Running::start(command, format!("rocexdp {}", line.join(" ")))
-    }
-
-    fn run(&self, line: &[&str]) -> Outcome {
-        self.spawn(line).finish(SHORT)
-    }
-
-    /// Runs a command on a host of the lab.
-    fn exec(&self, host: &str, line: &[&str]) -> Outcome {
-        let start = ["lab", "exec", "--name", &self.name, host, "--"];
-        self.spawn(&[&start, line].concat()).finish(SHORT)
-    }
-
-    fn status(&self) -> SwitchedStatus {
-        match keeper::look(&self.name).unwrap() {
-            Status::Switched(status) => *status,
-            Status::Wire(_) => panic!("a lab with a wire"),
-        }
-    }
-
-    fn network(&self) -> NetworkStatus {
-        self.status().network
-    }
-
-    fn namespace(&self, host: u32) -> String {
-        format!("{}-h{host}", self.name)
-    }
-
-    /// `rocexdp run` on all hosts; the last one receives.
-    fn start_hosts(&mut self, senders: u32) {
-        let inbox = self.path("in");
-        std::fs::create_dir(&inbox).unwrap();
-        for host in 0..=senders {
-            let netns = self.namespace(host);
-            let mut line = vec![
-                "run", "--netns", &netns, "--iface", "eth0", "--linger", "10min",
-            ];
-            line.extend([
-                "--line-rate",
-                "100M",
-                "--dscp",
-                DSCP,
-                "--path-mtu",
-                "1024",
-                "--poll",
-                "sleep",
-            ]);
-            // What a busy machine adds to a round trip must not fill it.
-            line.extend(["--window", "512"]);
-            DCQCN.iter().for_each(|set| line.extend(["--cc", set]));
-            if host == senders {
-                line.extend(["--listen", "0.0.0.0", "--no-token"]);
-                line.extend(["--receive-dir", inbox.to_str().unwrap()]);
-            }
-            let daemon = self.spawn_first(&line);
-            self.daemons.push(daemon);
-        }
-        for daemon in &mut self.daemons {
-            eventually("rocexdp run is ready", START, || {
-                assert!(daemon.runs(), "rocexdp run ended: {}", daemon.stderr());
-                daemon.stdout().contains("ready ").then_some(())
-            });
-        }
-    }
-
-    fn qps(&self, host: u32) -> serde_json::Value {
-        let netns = self.namespace(host);
-        self.run(&["qp", "list", "--json", "--netns", &netns, "--iface", "eth0"])
-            .json()
-    }
-}
-
-impl Drop for SwitchRig {
-    fn drop(&mut self) {
-        self.daemons.clear();
-        let _ = keeper::down(&self.name);
-    }
-}
-
-/// The priority of the data at a port of the one switch.
-fn data(network: &NetworkStatus, port: u32) -> PriorityStatus {
-    let priorities = &network.switches[0].ports[port as usize].priorities;
-    priorities
-        .iter()
-        .find(|p| p.priority == DATA)
-        .copied()
-        .unwrap_or_default()
-}
-
-/// Bit/s that came in by each of the first ports between two looks.
-fn rates(from: &NetworkStatus, to: &NetworkStatus, senders: u32) -> Vec<f64> {
-    let time = to.time - from.time;
-    (0..senders)
-        .map(|port| (data(to, port).rx_bytes - data(from, port).rx_bytes) as f64 * 8.0 / time)
-        .collect()
-}
-
-fn jain(rates: &[f64]) -> f64 {
-    let (sum, squares) = (
-        rates.iter().sum::<f64>(),
-        rates.iter().map(|r| r * r).sum::<f64>(),
-    );
-    sum * sum / (rates.len() as f64 * squares)
-}
 
 /// What the simulator says of the file: bit/s of each sender between these seconds.
-fn simulated(topology: &str, senders: u32, between: [u64; 2]) -> Vec<f64> {
-    let fabric = Fabric::read(Source::new("topology.toml", topology)).unwrap();
+fn simulated(lane: &Lane, senders: u32, between: [u64; 2]) -> Vec<f64> {
+    let topology = lane.incast(senders);
+    let fabric = Fabric::read(Source::new("topology.toml", &topology)).unwrap();
     let mut params = Params::default();
-    for set in DCQCN {
+    for set in &lane.dcqcn() {
         let (name, value) = set.split_once('=').unwrap();
         params.set(name, value).unwrap();
     }
@@ -257,7 +60,7 @@ fn simulated(topology: &str, senders: u32, between: [u64; 2]) -> Vec<f64> {
     .unwrap();
     for sender in 0..senders {
         let with = Connection {
-            path_mtu: PathMtu::Mtu1024,
+            path_mtu: PathMtu::from_bytes(lane.path_mtu.parse().unwrap()).unwrap(),
             timeout: 14,
             ..Connection::default()
         };
@@ -291,35 +94,22 @@ fn simulated(topology: &str, senders: u32, between: [u64; 2]) -> Vec<f64> {
 }
 
 /// All send at once, until enough of the lab's time has been seen.
-fn converge(test: &str, senders: u32) {
+fn converge(test: &str, lane: &Lane, senders: u32) {
     /// Seconds of the lab's time before, and during, the look.
-    const SETTLE: f64 = 4.0;
-    const LOOK: f64 = 12.0;
-    /// Seconds that the copies could go on for.
-    const LASTS: f64 = 60.0;
-    let topology = incast(senders);
-    let Some(mut rig) = SwitchRig::up(test, &topology) else {
+    const SETTLE: f64 = 6.0;
+    const LOOK: f64 = 14.0;
+    /// Seconds that the copies could go on for: none ends before the look does.
+    const LASTS: f64 = 32.0;
+    let Some(mut rig) = SwitchRig::up(test, &lane.incast(senders)) else {
         return;
     };
-    rig.start_hosts(senders);
-    // None ends before the look does; holes read as zeros.
-    let size = (LASTS * LINK / 8.0 / f64::from(senders)) as u64;
+    rig.start_hosts(lane, senders, &[]);
+    // Holes read as zeros.
+    let size = (LASTS * lane.rate() / 8.0 / f64::from(senders)) as u64;
     let file = rig.path("file");
     std::fs::File::create(&file).unwrap().set_len(size).unwrap();
     let copies: Vec<_> = (0..senders)
-        .map(|host| {
-            let netns = rig.namespace(host);
-            let to = format!("10.78.0.{}:from{host}", senders + 1);
-            rig.spawn(&[
-                "copy",
-                "--netns",
-                &netns,
-                "--iface",
-                "eth0",
-                file.to_str().unwrap(),
-                &to,
-            ])
-        })
+        .map(|host| rig.copy(host, senders, &file))
         .collect();
     eventually("all send", SHORT, || {
         let network = rig.network();
@@ -349,7 +139,7 @@ fn converge(test: &str, senders: u32) {
     let queue = (is.queue_seconds - was.queue_seconds) / time;
     let rates = rates(&from, &to, senders);
     // Longer than the lab's look: that costs nothing, and no flow's luck is left in it.
-    let model = simulated(&topology, senders, [SETTLE as u64, 44]);
+    let model = simulated(lane, senders, [SETTLE as u64, 44]);
     println!(
         "{senders}:1: {time:.2} s of the lab in {:.2} s ({:.2} s held back), load {load:.3}, queue {queue:.0} B on average, {} at most, {} marks,\n\
          rates {rates:.0?}, Jain {:.4}; simulated {model:.0?}, Jain {:.4}",
@@ -363,8 +153,9 @@ fn converge(test: &str, senders: u32) {
     assert!(load >= 0.9, "the bottleneck is used");
     assert!(jain(&rates) >= 0.95);
     assert!(is.marked > was.marked, "CE marks");
+    let [kmin, kmax] = lane.thresholds();
     assert!(
-        (KMIN / 4.0..KMAX).contains(&queue),
+        (kmin / 2.0..kmax).contains(&queue),
         "the queue is around the marking threshold"
     );
     for (host, (before, after)) in before.iter().zip(&after).enumerate() {
@@ -408,45 +199,46 @@ fn converge(test: &str, senders: u32) {
 #[test]
 #[ignore = "needs root: run by cargo xtask test"]
 fn two_hosts_that_send_to_one_share_its_link() {
-    converge("tsb", 2);
+    converge("tsb", &SLOW, 2);
 }
 
 #[test]
 #[ignore = "needs root: run by cargo xtask test"]
 fn four_hosts_that_send_to_one_share_its_link() {
-    converge("tsd", 4);
+    converge("tsd", &SLOW, 4);
+}
+
+#[test]
+#[ignore = "needs root: run by cargo xtask test"]
+fn two_hosts_share_a_link_of_a_gigabit() {
+    converge("tsf", &FAST, 2);
+}
+
+#[test]
+#[ignore = "needs root: run by cargo xtask test"]
+fn four_hosts_share_a_link_of_a_gigabit() {
+    converge("tsg", &FAST, 4);
+}
+
+/// An incast without marks: nobody slows down, and only pauses keep the buffer from overflowing.
+fn unmarked(senders: u32) -> String {
+    let topology = SLOW.incast(senders).replace("ecn = [{", "ecn = [] #");
+    assert!(topology.contains("ecn = [] #"));
+    topology
 }
 
 #[test]
 #[ignore = "needs root: run by cargo xtask test"]
 fn pfc_keeps_unmarked_incast_lossless() {
-    // No marks, so nobody slows down: only pauses keep the buffer from overflowing.
     // Priorities take turns: else the first copies, of a high one, would keep the last one's TCP and ARP, of the lowest, away until
     // they have ended, and it would meet nobody.
-    let topology = incast(3)
-        .replace("ecn = [{", "ecn = [] #")
-        .replace("\"4MB\"", "\"800kB\"\nscheduler = \"round-robin\"");
+    let topology = unmarked(3).replace("4000kB\"", "800kB\"\nscheduler = \"round-robin\"");
     let Some(mut rig) = SwitchRig::up("tsp", &topology) else {
         return;
     };
-    rig.start_hosts(3);
+    rig.start_hosts(&SLOW, 3, &[]);
     let file = SourceFile::create(rig.path("file"), 8 << 20);
-    let copies: Vec<_> = (0..3)
-        .map(|host| {
-            let netns = rig.namespace(host);
-            let to = format!("10.78.0.4:from{host}");
-            rig.spawn(&[
-                "copy",
-                "--netns",
-                &netns,
-                "--iface",
-                "eth0",
-                "--json",
-                file.path.to_str().unwrap(),
-                &to,
-            ])
-        })
-        .collect();
+    let copies: Vec<_> = (0..3).map(|host| rig.copy(host, 3, &file.path)).collect();
     for copy in copies {
         let report = copy.finish(LONG).json();
         assert_eq!(report["sha256"], file.digest.as_str());
@@ -477,6 +269,77 @@ fn pfc_keeps_unmarked_incast_lossless() {
         "{:?}",
         end.drops
     );
+}
+
+/// Two hosts send to a third until some MB have come, with nobody but themselves to stop when the switch pauses them. Gives the
+/// switch's books at the end, and what the first sender counted in its queues.
+fn paused_alone(test: &str, options: &[&str]) -> Option<(NetworkStatus, [u64; 2])> {
+    // Room for what leaves a host before it has heard of a pause, on a busy machine: 24 ms.
+    let topology = unmarked(2).replace(
+        "alpha = 0.125",
+        "threshold = \"60kB\", resume_offset = \"20kB\", headroom = \"300kB\"",
+    );
+    assert!(topology.contains("headroom"));
+    let mut rig = SwitchRig::with(test, &topology, &["--paused-by", "host"])?;
+    let mut all = vec!["--port-rate", "100M"];
+    all.extend(options);
+    rig.start_hosts(&SLOW, 2, &all);
+    let file = SourceFile::create(rig.path("file"), 32 << 20);
+    let copies: Vec<_> = (0..2).map(|host| rig.copy(host, 2, &file.path)).collect();
+    for copy in copies {
+        let outcome = copy.finish(LONG);
+        // What is lost again and again may end a connection.
+        if options.is_empty() {
+            assert_eq!(outcome.json()["sha256"], file.digest.as_str());
+        }
+    }
+    let netns = rig.namespace(0);
+    let counters = rig
+        .run(&["counters", "--json", "--netns", &netns, "--iface", "eth0"])
+        .json();
+    let of = |field: &str| {
+        let queues = items(&counters, "queues");
+        queues.iter().map(|q| number(q, field)).sum::<u64>()
+    };
+    let seen = ["/engine/pauses_honoured", "/engine/paused_ns"].map(of);
+    let end = rig.network();
+    let pauses: u64 = (0..2).map(|port| data(&end, port).pauses_sent).sum();
+    let lost = lost(&end);
+    println!("{options:?}: {pauses} pauses sent, {seen:?} honoured and ns, {lost} frames lost");
+    assert!(pauses > 0);
+    Some((end, seen))
+}
+
+/// Frames of the data that the switch dropped.
+fn lost(network: &NetworkStatus) -> u64 {
+    (0..3).map(|port| data(network, port).dropped()).sum()
+}
+
+#[test]
+#[ignore = "needs root: run by cargo xtask test"]
+fn a_switch_that_pauses_the_engine_itself_loses_nothing() {
+    let Some((end, [honoured, paused_ns])) = paused_alone("tsh", &[]) else {
+        return;
+    };
+    assert_eq!(lost(&end), 0);
+    assert!(honoured > 0 && paused_ns > 0);
+    let pausing = data(&end, 0).pausing;
+    // By the two ends' clocks; a pause that ends early is heard of late, and one that begins too.
+    let ratio = paused_ns as f64 * 1e-9 / pausing;
+    assert!(
+        (0.5..2.0).contains(&ratio),
+        "paused {ratio:.2} of {pausing:.3} s"
+    );
+}
+
+#[test]
+#[ignore = "needs root: run by cargo xtask test"]
+fn a_switch_that_pauses_an_engine_which_does_not_care_loses_frames() {
+    let Some((end, [honoured, _])) = paused_alone("tsi", &["--no-pfc"]) else {
+        return;
+    };
+    assert!(lost(&end) > 0, "what is lossless above is so by the engine");
+    assert_eq!(honoured, 0);
 }
 
 /// Two leaves and two spines, one host at each leaf.
@@ -549,14 +412,14 @@ fn what_a_lab_with_switches_cannot_do_is_said() {
     let file = file.to_str().unwrap();
     up(file).failed(1, &["bad.toml:3: ", "zero"]);
     up("/nonexistent.toml").failed(1, &["/nonexistent.toml"]);
-    rig.run(&["lab", "up", "--name", &rig.name])
+    rig.run(&["lab", "up", "--name", rig.name()])
         .failed(1, &["exists already"]);
-    rig.run(&["lab", "exec", "--name", &rig.name, "a", "--", "true"])
+    rig.run(&["lab", "exec", "--name", rig.name(), "a", "--", "true"])
         .failed(1, &["is no host of lab", "h0"]);
-    rig.run(&["lab", "impair", "--name", &rig.name, "drop=1%"])
+    rig.run(&["lab", "impair", "--name", rig.name(), "drop=1%"])
         .failed(1, &["topology.toml", "faults"]);
     let json = rig
-        .run(&["lab", "status", "--name", &rig.name, "--json"])
+        .run(&["lab", "status", "--name", rig.name(), "--json"])
         .json();
     assert_eq!(
         json["network"]["switches"].as_array().map(Vec::len),
@@ -573,15 +436,15 @@ fn what_a_lab_with_switches_cannot_do_is_said() {
             .success()
     );
     eventually("the keeper is gone", SHORT, || {
-        keeper::look(&rig.name).is_err().then_some(())
+        keeper::look(rig.name()).is_err().then_some(())
     });
-    let removed = rig.run(&["lab", "down", "--name", &rig.name]).ok();
+    let removed = rig.run(&["lab", "down", "--name", rig.name()]).ok();
     assert_eq!(
-        removed.stdout.matches(&rig.name).count(),
+        removed.stdout.matches(rig.name()).count(),
         6,
         "{}",
         removed.stdout
     );
-    rig.run(&["lab", "down", "--name", &rig.name])
+    rig.run(&["lab", "down", "--name", rig.name()])
         .failed(1, &["there is no lab"]);
 }

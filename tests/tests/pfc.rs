@@ -2,183 +2,39 @@
 //! endpoint and of a monitor.
 
 use std::{
-    net::{IpAddr, UdpSocket},
+    net::UdpSocket,
     process::Command,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-        mpsc::{Receiver, channel},
-    },
-    thread::JoinHandle,
-    time::{Duration, Instant},
+    sync::mpsc::{Receiver, channel},
+    time::Duration,
 };
 
 use rocexdp::{
-    mem::Buffer,
     metrics::{Observer, ObserverConfig},
     monitor::{Monitor, MonitorWish},
     net::Link,
     nic,
-    node::{ConnectAttr, Node, NodeConfig, NodeQp},
+    node::{Node, NodeConfig},
     pfc::{Certainty, Change, Channel, Released, StormEvent},
-    sys::netns::NetNs,
-    xsk::{Xsk, XskConfig},
-};
-use rocexdp_proto::{
-    ids::{PathMtu, Psn, Qpn, RKey, WrId},
-    mem::{Access, Memory},
-    verbs::{Segment, SendOp, SendWr},
 };
 use rocexdp_tests::{
     Running, eventually,
     http::{Series, series, sum},
+    pause::{A, B, IFACE, Pair, Share, ask, ip},
     rig::product,
 };
 
-const IFACE: &str = "eth0";
-/// Where a MAC sends pause frames.
-const ALL: [u8; 6] = [0x01, 0x80, 0xc2, 0, 0, 1];
-const A: &str = "10.78.0.1";
-const B: &str = "10.78.0.2";
-
-/// Two namespaces joined by a veth pair; removed on drop.
-struct Pair {
-    names: [String; 2],
-    a: NetNs,
-    b: NetNs,
-}
-
-impl Pair {
-    /// `None`, said as `SKIP`, where it can't be.
-    fn up(test: &str) -> Option<Self> {
-        if !rustix::process::geteuid().is_root() {
-            println!("SKIP: not root");
-            return None;
-        }
-        let names = ["a", "b"].map(|end| format!("pfc{test}{}-{end}", std::process::id()));
-        let [a, b] = names.each_ref().map(|name| NetNs::create(name).unwrap());
-        let pair = Self { names, a, b };
-        let [a, b] = &pair.names;
-        ip(&format!(
-            "-n {a} link add {IFACE} mtu 4200 type veth peer name other mtu 4200"
-        ));
-        ip(&format!("-n {a} link set other netns {b} name {IFACE}"));
-        for (ns, address) in [(a, A), (b, B)] {
-            ip(&format!("-n {ns} address add {address}/24 dev {IFACE}"));
-            ip(&format!("-n {ns} link set {IFACE} up"));
-        }
-        Some(pair)
-    }
-
-    /// Observes end a: storms, and what a scrape says.
-    fn observe(&self) -> Observed {
-        let (tell, storms) = channel();
-        let config = ObserverConfig::new(vec![IFACE.to_owned()]);
-        let start = move || {
-            Observer::start(config, move |storm| {
-                println!("{storm}");
-                let _ = tell.send(storm);
-            })
-        };
-        let observer = self.a.run(start).unwrap().unwrap();
-        Observed { observer, storms }
-    }
-
-    /// Sends pause frames from b until dropped.
-    fn pause(&self, priorities: u8, share: Share) -> Pauser {
-        self.pause_at(ALL, priorities, share)
-    }
-
-    /// The same, to this address.
-    fn pause_at(&self, to: [u8; 6], priorities: u8, share: Share) -> Pauser {
-        let end = Arc::new(AtomicBool::new(false));
-        let stop = Arc::clone(&end);
-        let open = || {
-            let link = Link::by_name(IFACE).unwrap();
-            Xsk::open(&XskConfig::new(IFACE, link.index.0, 0)).unwrap()
-        };
-        let mut socket = self.b.run(open).unwrap();
-        let thread = std::thread::spawn(move || {
-            in_time();
-            while !stop.load(Ordering::Relaxed) {
-                let begin = Instant::now();
-                match share {
-                    // 65535 quanta of 51.2 ns at 10 Gb/s: 3.4 ms.
-                    Share::All => {
-                        send(&mut socket, to, priorities, 0xffff);
-                        std::thread::sleep(Duration::from_micros(500));
-                    }
-                    Share::EightyFive => {
-                        while begin.elapsed() < Duration::from_millis(85) {
-                            send(&mut socket, to, priorities, 0xffff);
-                            std::thread::sleep(Duration::from_micros(500));
-                        }
-                        send(&mut socket, to, priorities, 0);
-                        std::thread::sleep(
-                            Duration::from_millis(100).saturating_sub(begin.elapsed()),
-                        );
-                    }
-                }
-            }
-            send(&mut socket, to, priorities, 0);
-        });
-        Pauser(end, Some(thread))
-    }
-}
-
-impl Drop for Pair {
-    fn drop(&mut self) {
-        for name in &self.names {
-            let _ = NetNs::delete(name);
-        }
-    }
-}
-
-#[derive(Clone, Copy)]
-enum Share {
-    All,
-    EightyFive,
-}
-
-struct Pauser(Arc<AtomicBool>, Option<JoinHandle<()>>);
-
-impl Drop for Pauser {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-        if let Some(thread) = self.1.take() {
-            let _ = thread.join();
-        }
-    }
-}
-
-/// Gives the calling thread real-time priority: a pause ends after 3.4 ms, and the next frame must have come by then, whatever
-/// else runs. chrt is part of util-linux, which Debian calls essential.
-fn in_time() {
-    let tid = rustix::thread::gettid().as_raw_nonzero().to_string();
-    let done = Command::new("chrt")
-        .args(["--fifo", "--pid", "50", &tid])
-        .status();
-    assert!(done.unwrap().success(), "chrt");
-}
-
-/// A PFC frame for these priorities (IEEE 802.1Qbb, as in the kernel's captures: destination 01:80:c2:00:00:01, 0x8808, 0x0101).
-fn send(socket: &mut Xsk, to: [u8; 6], priorities: u8, quanta: u16) {
-    let mut frame = [0_u8; 60];
-    frame[..6].copy_from_slice(&to);
-    frame[6..12].copy_from_slice(&[2, 0, 0, 0, 0, 9]);
-    frame[12..18].copy_from_slice(&[0x88, 0x08, 0x01, 0x01, 0, priorities]);
-    for priority in 0..8 {
-        if priorities >> priority & 1 == 1 {
-            frame[18 + 2 * priority..20 + 2 * priority].copy_from_slice(&quanta.to_be_bytes());
-        }
-    }
-    let done = socket.transmit(60, |pieces| {
-        if let [piece, ..] = pieces {
-            piece.copy_from_slice(&frame);
-        }
-    });
-    done.unwrap();
-    socket.flush().unwrap();
+/// Observes end a: storms, and what a scrape says.
+fn observe(pair: &Pair) -> Observed {
+    let (tell, storms) = channel();
+    let config = ObserverConfig::new(vec![IFACE.to_owned()]);
+    let start = move || {
+        Observer::start(config, move |storm| {
+            println!("{storm}");
+            let _ = tell.send(storm);
+        })
+    };
+    let observer = pair.a.run(start).unwrap().unwrap();
+    Observed { observer, storms }
 }
 
 struct Observed {
@@ -203,56 +59,11 @@ impl Observed {
     }
 }
 
-fn ip(line: &str) {
-    let done = Command::new("ip")
-        .args(line.split_whitespace())
-        .status()
-        .unwrap();
-    assert!(done.success(), "ip {line}");
-}
-
 fn flagged(event: &StormEvent) -> Option<Certainty> {
     match event.change {
         Change::Flagged { certainty, .. } => Some(certainty),
         Change::Released { .. } => None,
     }
-}
-
-/// Posts a request that nobody answers, to be sent again after 4.096 us << `timeout`.
-fn ask(node: &Node, timeout: u8) -> NodeQp {
-    let qp = node.create_qp(4, 1).unwrap();
-    let address = |text: &str| text.parse::<IpAddr>().unwrap();
-    let attributes = ConnectAttr {
-        timeout,
-        access: Access::LOCAL_WRITE,
-        ..ConnectAttr::new(
-            address(A),
-            address(B),
-            Qpn::new(0x77),
-            Psn::new(1),
-            PathMtu::Mtu1024,
-        )
-    };
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .unwrap();
-    runtime.block_on(qp.connect(attributes)).unwrap();
-    let memory: Arc<dyn Memory> = Buffer::new(4096).unwrap();
-    qp.post_send(SendWr {
-        wr_id: WrId(1),
-        op: SendOp::Write {
-            va: 0,
-            rkey: RKey(1),
-        },
-        local: Segment::new(memory, 0, 64).into(),
-        signaled: true,
-        solicited: false,
-        fence: false,
-        to: None,
-    })
-    .unwrap();
-    qp
 }
 
 const SOON: Duration = Duration::from_secs(10);
@@ -267,7 +78,7 @@ fn a_monitor_suspects_a_storm_and_takes_it_back_and_85_percent_is_none() {
         .run(|| Monitor::start(IFACE, &MonitorWish::default()))
         .unwrap()
         .unwrap();
-    let observed = pair.observe();
+    let observed = observe(&pair);
 
     let pauser = pair.pause(1 << 3, Share::EightyFive);
     assert_eq!(
@@ -386,7 +197,7 @@ fn an_endpoint_knows_a_storm_by_the_traffic_that_waits() {
         .run(|| Node::open(NodeConfig::new(IFACE)))
         .unwrap()
         .unwrap();
-    let observed = pair.observe();
+    let observed = observe(&pair);
 
     let pauser = pair.pause(1 << 5, Share::All);
     // On a busy machine frames can come late; once they do not, a whole window is paused.
@@ -453,7 +264,7 @@ fn a_request_sent_again_into_a_device_that_sends_nothing_has_not_left() {
         .run(|| Node::open(NodeConfig::new(IFACE)))
         .unwrap()
         .unwrap();
-    let observed = pair.observe();
+    let observed = observe(&pair);
     let tc = "qdisc add dev under root tbf rate 1kbit burst 2000 limit 1000000";
     let done = Command::new("tc")
         .args(["-n", a])
@@ -511,7 +322,7 @@ fn a_storm_on_an_interface_that_vanishes_is_over() {
         .run(|| Monitor::start(IFACE, &MonitorWish::default()))
         .unwrap()
         .unwrap();
-    let observed = pair.observe();
+    let observed = observe(&pair);
     let pauser = pair.pause(1 << 3, Share::All);
     let event = observed.next(LONG).expect("a storm");
     assert_eq!(flagged(&event), Some(Certainty::Suspected), "{event}");

@@ -1,17 +1,24 @@
-//! `rocexdp lab up|down|exec|impair|status`: see [`crate::lab::keeper`].
+//! `rocexdp lab up|down|exec|impair|capture|status`: see [`crate::lab::keeper`].
 
-use std::{ffi::OsString, fs, path::PathBuf};
+use std::{
+    ffi::OsString,
+    fs,
+    io::{ErrorKind, Read as _, Write as _},
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
 
 use anyhow::Context;
 
 use super::run_program;
 use crate::{
+    control::units::Span,
     lab::{
-        self, Host, Impairment, LabConfig, SwitchedConfig,
+        self, Host, Impairment, LabConfig, PausedBy, SwitchedConfig,
         keeper::{self, Order, Status},
     },
     out,
-    process::own_program,
+    process::{Cancel, on_own_thread, own_program},
     sys::netns::NetNs,
     view::lab::{drops_line, switched, wire_table},
 };
@@ -37,6 +44,15 @@ pub enum Command {
         /// Seed of the switches' marks and the links' faults
         #[arg(long, value_name = "N", default_value_t = 1, requires = "topology")]
         seed: u64,
+        /// Who stops sending when a switch pauses a host
+        #[arg(
+            long,
+            value_name = "mac|host",
+            value_enum,
+            default_value_t,
+            requires = "topology"
+        )]
+        paused_by: PausedBy,
         /// MTU of the links; 4200 carries path MTU 4096
         #[arg(long, value_name = "BYTES", default_value_t = 4200)]
         mtu: u32,
@@ -69,6 +85,19 @@ pub enum Command {
         #[arg(long, value_name = "a|b")]
         from: Option<Host>,
     },
+    /// Write what is sent into a link of a lab with switches, both ways, as a pcap: `rocexdp lab capture leaf0-spine1 -w x.pcap`
+    Capture {
+        #[command(flatten)]
+        name: Name,
+        /// The link, by its ends; a second one between them is ...-....1
+        link: String,
+        /// File to write, - for standard output
+        #[arg(short, long, value_name = "FILE")]
+        write: PathBuf,
+        /// End after so long [default: Ctrl-C ends it]
+        #[arg(long = "for", value_name = "TIME")]
+        limit: Option<Span>,
+    },
     /// What the wire did, and what the links lost
     Status {
         #[command(flatten)]
@@ -89,6 +118,7 @@ pub(super) fn run(command: Command) -> anyhow::Result<()> {
             name,
             topology,
             seed,
+            paused_by,
             mtu,
             vlan,
         } => {
@@ -99,6 +129,7 @@ pub(super) fn run(command: Command) -> anyhow::Result<()> {
                         .with_context(|| format!("reading {}", path.display()))?,
                     file: path.display().to_string(),
                     seed,
+                    paused_by,
                 }),
                 None => Order::Wire(LabConfig {
                     mtu,
@@ -131,6 +162,14 @@ pub(super) fn run(command: Command) -> anyhow::Result<()> {
             keeper::impair(&name.name, each)?;
             Ok(())
         }
+        Command::Capture {
+            name,
+            link,
+            write,
+            limit,
+        } => on_own_thread(move |cancel| {
+            capture(&name.name, &link, &write, limit.map(|span| span.0), &cancel)
+        }),
         Command::Status { name, json } => {
             let status = keeper::look(&name.name)?;
             if json {
@@ -141,6 +180,75 @@ pub(super) fn run(command: Command) -> anyhow::Result<()> {
         }
         Command::Keeper => Ok(keeper::keeper_main()?),
     }
+}
+
+fn capture(
+    lab: &str,
+    link: &str,
+    path: &Path,
+    limit: Option<Duration>,
+    cancel: &Cancel,
+) -> anyhow::Result<()> {
+    let lost = || match keeper::look(lab) {
+        Ok(Status::Switched(status)) => status.network.capture_lost,
+        _ => 0,
+    };
+    let lost_before = lost();
+    let mut records = keeper::capture(lab, link)?;
+    let mut file = match path.to_str() {
+        Some("-") => None,
+        _ => Some(fs::File::create(path).with_context(|| format!("creating {}", path.display()))?),
+    };
+    let (start, mut frames, mut begun) = (Instant::now(), 0_u64, false);
+    let (mut buffer, mut waiting) = (vec![0; 1 << 16], Vec::new());
+    // A signal is how it ends.
+    while cancel.check().is_ok() && limit.is_none_or(|limit| start.elapsed() < limit) {
+        match records.read(&mut buffer) {
+            Ok(0) => break,
+            Ok(read) => waiting.extend_from_slice(buffer.get(..read).unwrap_or_default()),
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
+                continue;
+            }
+            Err(error) => return Err(error).context("reading from the lab's keeper"),
+        }
+        let (whole, count) = whole_records(&waiting, &mut begun);
+        frames += count;
+        let ready = waiting.get(..whole).unwrap_or_default();
+        match &mut file {
+            Some(file) => file
+                .write_all(ready)
+                .with_context(|| format!("writing {}", path.display()))?,
+            None => out::write(ready)?,
+        }
+        waiting.drain(..whole);
+    }
+    out::note(format_args!(
+        "rocexdp: {frames} frames of {link} captured; {} are missing, because they came faster than they were written",
+        lost() - lost_before
+    ));
+    Ok(())
+}
+
+/// Bytes of the records of a pcap that are whole, its header, once, included; and how many records.
+fn whole_records(bytes: &[u8], begun: &mut bool) -> (usize, u64) {
+    const HEADER: usize = 24;
+    const RECORD: usize = 16;
+    let (mut end, mut count) = (0, 0);
+    if !*begun {
+        if bytes.len() < HEADER {
+            return (0, 0);
+        }
+        (end, *begun) = (HEADER, true);
+    }
+    // A record's third word is the length of what is kept of its frame.
+    while let Some(len) = bytes.get(end + 8..).and_then(|at| at.first_chunk::<4>()) {
+        let next = end + RECORD + u32::from_le_bytes(*len) as usize;
+        if next > bytes.len() {
+            break;
+        }
+        (end, count) = (next, count + 1);
+    }
+    (end, count)
 }
 
 /// A host's namespace.
@@ -200,5 +308,26 @@ fn addresses(host: Host, ipv6: bool) -> String {
         format!("{}, {}", host.ipv4(), host.ipv6())
     } else {
         host.ipv4().to_string()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::whole_records;
+
+    #[test]
+    fn a_capture_ends_with_a_whole_record() {
+        let mut begun = false;
+        assert_eq!(whole_records(&[0; 23], &mut begun), (0, 0));
+        let record =
+            |len: u8| [&[0; 8][..], &[len, 0, 0, 0], &[0; 4], &vec![7; len.into()]].concat();
+        let bytes = [vec![0; 24], record(60), record(100)].concat();
+        assert_eq!(whole_records(&bytes, &mut begun), (24 + 76 + 116, 2));
+        assert!(begun);
+        let bytes = [record(60), record(100)].concat();
+        for cut in 0..bytes.len() {
+            let whole = if cut < 76 { (0, 0) } else { (76, 1) };
+            assert_eq!(whole_records(&bytes[..cut], &mut begun), whole);
+        }
     }
 }

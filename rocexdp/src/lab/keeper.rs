@@ -23,7 +23,7 @@ use tokio::{
 use super::{
     Error, Impairment, Lab, LabConfig, LinkDrops, PortCounters, SwitchedConfig, SwitchedLab,
     links::remove_namespaces,
-    switched::{self, status::NetworkStatus},
+    switched::{self, Records, status::NetworkStatus},
     topology,
 };
 use crate::sys::netns::NetNs;
@@ -40,6 +40,8 @@ enum Request {
     Status,
     /// The impairments of what host a and host b send, as text.
     Impair([String; 2]),
+    /// Records of what is sent into this link follow the answer, until the asker goes.
+    Capture(String),
     Down,
 }
 
@@ -281,7 +283,24 @@ fn unexpected(answer: Answer) -> Error {
     }
 }
 
+/// A nanosecond pcap of what is sent into a link of a lab with switches, both ways, from now on; its reader ends it by going.
+///
+/// # Errors
+/// [`Error::Missing`], or the keeper's own error.
+pub fn capture(lab: &str, link: &str) -> Result<impl io::Read + use<>, Error> {
+    let (answer, rest) = talk(lab, &Request::Capture(link.to_owned()))?;
+    match answer {
+        Answer::Done => Ok(rest),
+        answer => Err(unexpected(answer)),
+    }
+}
+
 fn ask(lab: &str, request: &Request) -> Result<Answer, Error> {
+    talk(lab, request).map(|(answer, _)| answer)
+}
+
+/// Asks, and gives the answer and what comes behind it.
+fn talk(lab: &str, request: &Request) -> Result<(Answer, BufReader<UnixStream>), Error> {
     let talking = Error::step("talking to the lab's keeper");
     let stream = match UnixStream::connect(socket_path(lab)) {
         Ok(stream) => stream,
@@ -301,11 +320,16 @@ fn ask(lab: &str, request: &Request) -> Result<Answer, Error> {
     text.push('\n');
     (&stream).write_all(text.as_bytes()).map_err(&talking)?;
     let mut line = String::new();
-    BufReader::new(io::Read::take(&stream, MAX_LINE))
+    let mut reader = BufReader::new(stream);
+    io::Read::take(&mut reader, MAX_LINE)
         .read_line(&mut line)
         .map_err(&talking)?;
-    serde_json::from_str(&line)
-        .map_err(|_| Error::Keeper("the lab's keeper gave no answer".to_owned()))
+    let answer = serde_json::from_str(&line)
+        .map_err(|_| Error::Keeper("the lab's keeper gave no answer".to_owned()))?;
+    // So that who reads on can look at something else in between.
+    let soon = Some(Duration::from_millis(200));
+    reader.get_ref().set_read_timeout(soon).map_err(&talking)?;
+    Ok((answer, reader))
 }
 
 /// A lab that is kept.
@@ -353,6 +377,16 @@ impl Kept {
                 lab.config().name,
                 lab.config().file
             )),
+        }
+    }
+
+    fn capture(&self, link: &str) -> Result<Records, String> {
+        match self {
+            Self::Wire(lab) => Err(format!(
+                "lab {0} has no switches: capture at its hosts (rocexdp lab exec --name {0} a -- tcpdump)",
+                lab.config().name
+            )),
+            Self::Switched(lab) => lab.capture(link).map_err(|error| error.to_string()),
         }
     }
 
@@ -471,6 +505,20 @@ async fn answer(lab: &mut Kept, mut stream: AsyncStream) -> io::Result<Option<As
         },
         Ok(Request::Impair([a, b])) => match lab.impair([&a, &b]) {
             Ok(()) => Answer::Done,
+            Err(text) => Answer::Error(text),
+        },
+        Ok(Request::Capture(link)) => match lab.capture(&link) {
+            Ok(records) => {
+                let text = serde_json::to_string(&Answer::Done).map_err(io::Error::other)?;
+                stream.write_all(format!("{text}\n").as_bytes()).await?;
+                let reader = stream.into_std()?;
+                reader.set_nonblocking(false)?;
+                // Ends with its reader, or with the lab.
+                std::thread::Builder::new()
+                    .name("lab-capture".to_owned())
+                    .spawn(move || records.write_to(reader))?;
+                return Ok(None);
+            }
             Err(text) => Answer::Error(text),
         },
         Err(error) => Answer::Error(format!("the keeper does not understand: {error}")),

@@ -22,7 +22,7 @@ pub use counters::{LinkDrops, PortCounters};
 pub use error::Error;
 pub use impair::{BadImpairment, Impairment};
 use rocexdp_common::fault::Faults;
-pub use switched::{SwitchedConfig, SwitchedLab};
+pub use switched::{PausedBy, SwitchedConfig, SwitchedLab};
 pub use topology::{HOST_INTERFACE, namespaces, remove};
 pub use wire::XdpWire;
 

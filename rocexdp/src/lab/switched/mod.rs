@@ -7,6 +7,7 @@
 //!
 //! Nothing here knows RDMA. Root is needed.
 
+mod capture;
 mod frame;
 mod run;
 mod station;
@@ -27,7 +28,8 @@ use rocexdp_sim::{
 };
 use serde::{Deserialize, Serialize};
 
-pub use self::station::NicCounters;
+pub use self::capture::Records;
+pub use self::station::{NicCounters, PausedBy};
 use self::{
     frame::{NicId, Reader},
     run::{Driver, Port},
@@ -68,6 +70,9 @@ pub struct SwitchedConfig {
     pub topology: String,
     /// Of marks and faults.
     pub seed: u64,
+    /// Who honours pauses.
+    #[serde(default)]
+    pub paused_by: PausedBy,
 }
 
 /// A lab with switches that is up. Dropping it removes everything.
@@ -79,6 +84,7 @@ pub struct SwitchedLab {
     /// Ends of veths, a NIC's and its port's in turn: namespace, interface.
     ends: Vec<(usize, String)>,
     drops_before: Vec<LinkDrops>,
+    fabric: Fabric,
     driver: Driver,
     // Detached when this goes.
     _programs: Vec<XdpWire>,
@@ -289,7 +295,7 @@ impl SwitchedLab {
         let stations = fabric
             .hosts
             .iter()
-            .map(|host| Station::new(host.nics.len()))
+            .map(|host| Station::new(host.nics.len(), config.paused_by))
             .collect();
         let options = Options {
             seed: config.seed,
@@ -317,6 +323,7 @@ impl SwitchedLab {
             hosts,
             ends,
             drops_before: Vec::new(),
+            fabric,
             driver,
             _programs: programs,
             down: false,
@@ -361,6 +368,27 @@ impl SwitchedLab {
                 .saturating_sub(nic.counters.pause_frames_told);
         }
         Ok(status)
+    }
+
+    /// What is sent into a link, both ways, from now on: a link that the fabric calls so.
+    ///
+    /// # Errors
+    /// There is no such link, or another one is being captured.
+    pub fn capture(&self, link: &str) -> Result<Records, Error> {
+        let Some(id) = self.fabric.link(link) else {
+            let names: Vec<_> = (self.fabric.links.iter().map(|link| link.name.as_str())).collect();
+            return Err(Error::Config(format!(
+                "{link:?} is no link of lab {}: there are {}",
+                self.config.name,
+                names.join(", ")
+            )));
+        };
+        self.driver.capture(id)?.ok_or_else(|| {
+            Error::Config(format!(
+                "a link of lab {} is being captured already: end that capture first",
+                self.config.name
+            ))
+        })
     }
 
     fn read_drops(&self) -> Result<Vec<LinkDrops>, Error> {
@@ -488,6 +516,7 @@ mod tests {
             file: "f.toml".into(),
             topology: topology.into(),
             seed: 1,
+            paused_by: PausedBy::Mac,
         }
     }
 

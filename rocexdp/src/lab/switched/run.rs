@@ -21,11 +21,13 @@ use rocexdp_sim::{
     net::Network,
     picos::Picos,
     switch::{PRIORITIES, quanta_time},
+    topology::LinkId,
 };
 use rustix::event::{PollFd, PollFlags, Timespec};
 
 use super::{
     super::Error,
+    capture::{Capture, Records},
     frame::{Arrival, Frame, NicId, Reader, pfc_frame},
     station::{PauseNews, Station},
     status::{self, Names, NetworkStatus},
@@ -61,6 +63,8 @@ pub struct Port {
 
 enum Request {
     Status(SyncSender<NetworkStatus>),
+    /// Answered with `None` while there is another one.
+    Capture(LinkId, SyncSender<Option<Records>>),
     Stop,
 }
 
@@ -90,8 +94,17 @@ impl Driver {
     }
 
     pub fn status(&self) -> Result<NetworkStatus, Error> {
+        self.ask(Request::Status)
+    }
+
+    /// What is sent into a link from now on; `None`: another link is being captured.
+    pub fn capture(&self, link: LinkId) -> Result<Option<Records>, Error> {
+        self.ask(|answer| Request::Capture(link, answer))
+    }
+
+    fn ask<T>(&self, request: impl FnOnce(SyncSender<T>) -> Request) -> Result<T, Error> {
         let (answer, answered) = sync_channel(1);
-        let asked = self.requests.send(Request::Status(answer));
+        let asked = self.requests.send(request(answer));
         let gone = || io::Error::other("their thread has ended");
         asked.map_err(|_| Error::Step("asking the switches", gone()))?;
         answered.recv_timeout(TIMEOUT).map_err(|error| {
@@ -156,6 +169,9 @@ struct Loop {
     reader: Reader,
     names: Names,
     clock: Clock,
+    capture: Option<Capture>,
+    /// Frames that captures which have ended lacked.
+    capture_lost: u64,
     spare: Vec<Vec<u8>>,
 }
 
@@ -167,6 +183,8 @@ impl Loop {
             reader,
             names,
             clock: Clock::new(Instant::now()),
+            capture: None,
+            capture_lost: 0,
             spare: Vec::new(),
         }
     }
@@ -186,19 +204,52 @@ impl Loop {
             }
             let stuck = self.deliver()?;
             match inbox.try_recv() {
+                // Whoever asked may have given up.
                 Ok(Request::Status(answer)) => {
-                    let held_back = self.clock.held_back.as_secs_f64();
-                    // Whoever asked may have given up.
-                    let _ = answer.send(status::status(&self.network, &self.names, held_back));
+                    let _ = answer.send(self.status());
+                }
+                Ok(Request::Capture(link, answer)) => {
+                    let _ = answer.send(self.start_capture(link));
                 }
                 Ok(Request::Stop) | Err(TryRecvError::Disconnected) => return Ok(()),
                 Err(TryRecvError::Empty) => {}
+            }
+            if self.capture.as_ref().is_some_and(Capture::has_ended) {
+                self.stop_capture();
             }
             meant = Duration::ZERO;
             // A full batch: there may be more.
             if received < BATCH {
                 meant = self.sleep(now, stuck)?;
             }
+        }
+    }
+
+    fn status(&self) -> NetworkStatus {
+        let lost = self.capture.as_ref().map_or(0, Capture::lost);
+        NetworkStatus {
+            capture_lost: self.capture_lost + lost,
+            ..status::status(
+                &self.network,
+                &self.names,
+                self.clock.held_back.as_secs_f64(),
+            )
+        }
+    }
+
+    fn start_capture(&mut self, link: LinkId) -> Option<Records> {
+        if self.capture.is_some() {
+            return None;
+        }
+        let (capture, records) = Capture::start(&mut self.network, link);
+        self.capture = Some(capture);
+        Some(records)
+    }
+
+    fn stop_capture(&mut self) {
+        if let Some(capture) = self.capture.take() {
+            capture.stop(&mut self.network);
+            self.capture_lost += capture.lost();
         }
     }
 
@@ -227,20 +278,19 @@ impl Loop {
         for port in &mut self.ports {
             let (host, number) = port.nic;
             let waits = self.network.host(host).nics.get(usize::from(number.0));
-            let idle = waits.is_none_or(|nic| nic.received.is_empty() && nic.news.is_empty());
+            let idle = waits.is_none_or(|nic| nic.received.is_empty() && nic.news().is_none());
             if idle && port.socket.unsent() == 0 {
                 continue;
             }
             if !idle && let Some(nic) = self.network.host_mut(host).nic(number) {
-                while let Some(news) = nic.news.front() {
-                    let frame = pfc_frame(port.mac, news.priority, quanta(news, port.rate));
+                while let Some(news) = nic.news() {
+                    let frame = pfc_frame(port.mac, news.priority, quanta(&news, port.rate));
                     if !send(&mut port.socket, &frame) {
                         break;
                     }
-                    nic.news.pop_front();
-                    nic.counters.pause_frames_told += 1;
+                    nic.told(news.priority);
                 }
-                while nic.news.is_empty()
+                while nic.news().is_none()
                     && let Some(frame) = nic.received.front()
                     && send(&mut port.socket, &frame.bytes)
                 {
@@ -248,7 +298,7 @@ impl Loop {
                         keep(&mut self.spare, frame.bytes);
                     }
                 }
-                stuck |= !nic.news.is_empty() || !nic.received.is_empty();
+                stuck |= nic.news().is_some() || !nic.received.is_empty();
             }
             port.socket.flush()?;
             stuck |= port.socket.unsent() > 0;

@@ -2,7 +2,7 @@
 //!
 //! A veth has no rate and no MAC. So what a host hands its veth waits here until its link takes it, as in a NIC's transmit
 //! queue, and stops here while its priority is paused. The host is told of the pause too, by a frame: what it does about that is
-//! its own affair.
+//! its own affair; or, where the lab has no such MAC ([`PausedBy::Host`]), all that stops it.
 //!
 //! Must not: read a clock or touch a socket.
 
@@ -55,6 +55,17 @@ pub struct NicCounters {
     pub waiting_max: u64,
 }
 
+/// Who stops sending when a switch pauses a host.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum PausedBy {
+    /// The lab's MAC, whatever the host does: what the host sends waits there
+    #[default]
+    Mac,
+    /// The host alone, by the pause frames that it gets: rocexdp does, the kernel does not
+    Host,
+}
+
 /// A pause that a NIC's host has to be told.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PauseNews {
@@ -73,11 +84,33 @@ pub struct Nic {
     paused_until: [Picos; PRIORITIES],
     /// What the host has to be given.
     pub received: VecDeque<Frame>,
-    pub news: VecDeque<PauseNews>,
+    /// By priority: the last pause, if the host was not told of it.
+    news: [Option<PauseNews>; PRIORITIES],
+    paused_by: PausedBy,
     pub counters: NicCounters,
 }
 
 impl Nic {
+    fn new(paused_by: PausedBy) -> Self {
+        Self {
+            paused_by,
+            ..Self::default()
+        }
+    }
+
+    /// A pause to tell the host of; [`Self::told`] when it was.
+    pub fn news(&self) -> Option<PauseNews> {
+        self.news.iter().flatten().next().copied()
+    }
+
+    /// The host was told the news of this priority.
+    pub fn told(&mut self, priority: u8) {
+        if let Some(news) = self.news.get_mut(usize::from(priority)) {
+            *news = None;
+        }
+        self.counters.pause_frames_told += 1;
+    }
+
     /// The host sends a frame.
     pub fn send(&mut self, frame: Frame) {
         let len = u64::from(frame.wire_len());
@@ -124,17 +157,22 @@ impl Nic {
     }
 
     fn pause(&mut self, now: Picos, priority: u8, until: Picos) {
-        let Some(paused) = self.paused_until.get_mut(usize::from(priority)) else {
+        let place = usize::from(priority);
+        let (Some(paused), Some(news)) =
+            (self.paused_until.get_mut(place), self.news.get_mut(place))
+        else {
             return;
         };
-        *paused = if until > now { until } else { Picos::ZERO };
+        if self.paused_by == PausedBy::Mac {
+            *paused = if until > now { until } else { Picos::ZERO };
+        }
         self.counters.pauses_received += u64::from(until > now);
         let span = if until == Picos::MAX {
             until
         } else {
             until - now
         };
-        self.news.push_back(PauseNews { priority, span });
+        *news = Some(PauseNews { priority, span });
     }
 }
 
@@ -145,9 +183,9 @@ pub struct Station {
 }
 
 impl Station {
-    pub fn new(nics: usize) -> Self {
+    pub fn new(nics: usize, paused_by: PausedBy) -> Self {
         Self {
-            nics: (0..nics).map(|_| Nic::default()).collect(),
+            nics: (0..nics).map(|_| Nic::new(paused_by)).collect(),
         }
     }
 
@@ -223,7 +261,7 @@ mod tests {
 
     #[test]
     fn frames_leave_in_order_but_for_those_that_are_paused() {
-        let mut station = Station::new(1);
+        let mut station = Station::new(1, PausedBy::Mac);
         let until = Picos::from_micros(10);
         station.pause(Picos::ZERO, PortId(0), 3, until);
         for priority in [3, 0, 3, 6] {
@@ -240,7 +278,7 @@ mod tests {
 
     #[test]
     fn a_pause_without_end_is_ended_by_a_resume_and_both_are_told() {
-        let mut station = Station::new(1);
+        let mut station = Station::new(1, PausedBy::Mac);
         station.pause(Picos::ZERO, PortId(0), 3, Picos::MAX);
         station.nics[0].send(frame(3, 100));
         assert!(sent(&mut station, Picos::from_micros(1)).is_empty());
@@ -248,14 +286,40 @@ mod tests {
         let now = Picos::from_micros(2);
         station.pause(now, PortId(0), 3, now);
         assert_eq!(sent(&mut station, now), [3]);
-        let spans: Vec<_> = station.nics[0].news.iter().map(|news| news.span).collect();
-        assert_eq!(spans, [Picos::MAX, Picos::ZERO]);
+        assert_eq!(station.nics[0].counters.pauses_received, 1);
+    }
+
+    #[test]
+    fn a_host_is_told_the_last_pause_of_each_priority_and_no_more_wait_for_it() {
+        let mut station = Station::new(1, PausedBy::Mac);
+        let us = Picos::from_micros;
+        for at in 0..1000 {
+            station.pause(us(at), PortId(0), 3, us(at + 5));
+            station.pause(us(at), PortId(0), 1, Picos::MAX);
+        }
+        station.pause(us(1000), PortId(0), 3, us(1000));
+        let nic = &mut station.nics[0];
+        let news = |priority, span| Some(PauseNews { priority, span });
+        assert_eq!(nic.news(), news(1, Picos::MAX));
+        nic.told(1);
+        assert_eq!(nic.news(), news(3, Picos::ZERO));
+        nic.told(3);
+        assert_eq!((nic.news(), nic.counters.pause_frames_told), (None, 2));
+    }
+
+    #[test]
+    fn without_a_mac_that_pauses_all_goes_on_but_the_host_is_told() {
+        let mut station = Station::new(1, PausedBy::Host);
+        station.pause(Picos::ZERO, PortId(0), 3, Picos::from_micros(10));
+        station.nics[0].send(frame(3, 100));
+        assert_eq!(sent(&mut station, Picos::ZERO), [3]);
+        assert_eq!(station.nics[0].news().map(|news| news.priority), Some(3));
         assert_eq!(station.nics[0].counters.pauses_received, 1);
     }
 
     #[test]
     fn what_finds_no_room_is_counted() {
-        let mut station = Station::new(1);
+        let mut station = Station::new(1, PausedBy::Mac);
         for _ in 0..TRANSMIT_LIMIT / 4096 + 3 {
             station.nics[0].send(frame(0, 4096));
         }

@@ -26,6 +26,9 @@ pub struct NetworkStatus {
     pub hosts: Vec<HostStatus>,
     /// Switches.
     pub switches: Vec<SwitchStatus>,
+    /// Frames that captures of links lack, because their reader was too slow.
+    #[serde(default)]
+    pub capture_lost: u64,
     /// Frames lost on the way between namespaces: none of them by a switch.
     pub drops: Vec<LinkDrops>,
 }
@@ -266,6 +269,7 @@ pub(super) fn status(network: &Network<Station>, names: &Names, held_back: f64) 
         held_back,
         switches: switches.collect(),
         hosts,
+        capture_lost: 0,
         drops: Vec::new(),
     }
 }
