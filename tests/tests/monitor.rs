@@ -431,7 +431,7 @@ fn one_device_under_two_names_is_watched_once() {
         "{told}"
     );
     for line in String::from_utf8_lossy(&output.stdout).lines() {
-        let line: serde_json::Value = serde_json::from_str(line).unwrap();
+        let line: Value = serde_json::from_str(line).unwrap();
         let ifaces = line["ifaces"].as_array().unwrap();
         assert_eq!(ifaces.len(), 1, "{line:#}");
         assert_eq!(ifaces[0]["iface"], "another");
