@@ -11,7 +11,7 @@
 //! * there is no retransmission timer: a loss is repaired by a NACK (one per gap, again after 500 us), or never.
 //!
 //! Of events at one nanosecond the one that was planned first comes first; the network sees to that for packets, and for what the
-//! host plans. The reaction point's timers are looked at late, so when each was planned is worked out ([`Qp::run_timers`]).
+//! host plans. The reaction point's timers are looked at late, so when each was planned is worked out (`Qp::run_timers`).
 //!
 //! The rate is `rocexdp_proto`'s reaction point; the rest of the shipped transport is not here on purpose.
 //!
