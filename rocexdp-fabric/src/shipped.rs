@@ -23,6 +23,7 @@ use rocexdp_sim::topology::{HostId, PortId};
 
 use crate::reference::case::Numbering;
 use crate::reference::config::Controller;
+use crate::reference::random::ErrorModels;
 use crate::reference::stats::FlowSample;
 use crate::reference::{Case, Hosts, Outcome, Settings, Watched, observe};
 
@@ -137,6 +138,9 @@ impl Shipped {
         };
         let mut network = Network::new(case.topology(numbering), hosts.collect(), &options)
             .map_err(|error| error.to_string())?;
+        if let Some(losses) = ErrorModels::new(seed, &case.error_rates()) {
+            network.set_losses(Box::new(losses));
+        }
         let mut places = Vec::with_capacity(case.flows.len());
         for (number, flow) in (0_u64..).zip(&case.flows) {
             let [from, to] = [flow.source, flow.destination].map(|id| numbering.host(id));

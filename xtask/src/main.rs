@@ -91,15 +91,15 @@ enum Task {
     },
     /// The fuzz targets, each for a bounded time; `fuzz xdp`: random and mutated packets through the XDP and TCX programs in the kernel
     Fuzz {
-        /// Seconds for each target
-        #[arg(long, default_value_t = 60)]
-        seconds: u32,
-        /// Of `xdp`: packets for each program
-        #[arg(long, value_name = "N", default_value_t = 1_000_000)]
-        packets: u32,
-        /// Of `xdp`: where its random numbers begin
-        #[arg(long, value_name = "N", default_value_t = 0x5eed)]
-        seed: u64,
+        /// Seconds for each target but `xdp` [default: 60]
+        #[arg(long)]
+        seconds: Option<u32>,
+        /// Of `xdp`: packets for each program [default: 1000000]
+        #[arg(long, value_name = "N")]
+        packets: Option<u32>,
+        /// Of `xdp`: where its random numbers begin [default: 24301]
+        #[arg(long, value_name = "N")]
+        seed: Option<u64>,
         /// Only this target
         target: Option<String>,
     },
@@ -171,14 +171,26 @@ fn dispatch(task: Task) -> Result<ExitCode> {
         Task::Bench { args } => bench::run(args)?,
         Task::Example { name, args } => example::run(&name, &args)?,
         Task::Fuzz {
+            seconds,
             packets,
             seed,
-            target: Some(target),
-            ..
-        } if target == fuzz::KERNEL => fuzz::run_in_kernel(packets, seed)?,
-        Task::Fuzz {
-            seconds, target, ..
-        } => fuzz::run(seconds, target.as_deref())?,
+            target,
+        } => match (
+            target.as_deref(),
+            seconds,
+            packets.is_some() || seed.is_some(),
+        ) {
+            (Some(fuzz::KERNEL), None, _) => {
+                fuzz::run_in_kernel(packets.unwrap_or(1_000_000), seed.unwrap_or(0x5eed))?;
+            }
+            (Some(fuzz::KERNEL), Some(_), _) => {
+                anyhow::bail!("--seconds: fuzz {} ends by --packets", fuzz::KERNEL)
+            }
+            (_, _, true) => {
+                anyhow::bail!("--packets and --seed are of `fuzz {}` alone", fuzz::KERNEL)
+            }
+            (target, seconds, false) => fuzz::run(seconds.unwrap_or(60), target)?,
+        },
         Task::Model {
             seeds,
             from,

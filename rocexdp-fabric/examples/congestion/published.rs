@@ -5,7 +5,7 @@ use std::error::Error;
 use std::fs;
 use std::path::Path;
 
-use rocexdp_fabric::reference::{Case, CaseResult, Outcome};
+use rocexdp_fabric::reference::{Case, CaseResult, Outcome, busiest};
 
 /// A row by its columns.
 pub type Row = BTreeMap<String, String>;
@@ -57,11 +57,11 @@ pub fn samples(
     }
     let flows = directory.join("flows.csv");
     if flows.exists() {
-        let mut sources: Vec<u32> = case.flows.iter().map(|f| f.source.0).collect();
-        sources.dedup();
+        let to = busiest(case);
         for row in rows(&flows)? {
             let source = number(&row, "src") as u32;
-            let place = case.flows.iter().position(|f| f.source.0 == source);
+            let mut watched = case.flows.iter().filter(|f| f.destination == to);
+            let place = watched.position(|f| f.source.0 == source);
             let (Some(sample), Some(place)) = (by_time.get(&at(&row)), place) else {
                 continue;
             };

@@ -68,6 +68,8 @@ pub struct HostParams {
 #[derive(Clone, Debug, Default)]
 struct Receiver {
     expected: u64,
+    /// What had come before it was made anew.
+    before: u64,
     nack_again: Picos,
     last_nack: u64,
     /// No CNP flag before this.
@@ -196,7 +198,7 @@ impl RefHost {
             .receiver
             .get(flow as usize)
             .and_then(|at| self.receivers.get(*at as usize))
-            .map_or(0, |r| r.expected)
+            .map_or(0, |r| r.expected.max(r.before))
     }
 
     /// What takes so many bytes on this host's link was planned, when it arrives, as it was begun at the other end.
@@ -216,6 +218,7 @@ impl RefHost {
         };
         if !receiver.again && self.places.finished.borrow().contains(&packet.flow) {
             *receiver = Receiver {
+                before: receiver.expected,
                 again: true,
                 ..Receiver::default()
             };

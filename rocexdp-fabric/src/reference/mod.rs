@@ -28,6 +28,6 @@ pub use case::Case;
 pub use config::Config;
 pub use result::CaseResult;
 pub(crate) use run::{Hosts, Watched, observe};
-pub use run::{Outcome, Settings, run};
+pub use run::{Outcome, Settings, busiest, run};
 
 pub use text::FileError;

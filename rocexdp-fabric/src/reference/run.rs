@@ -388,8 +388,8 @@ impl Hosts for Reference {
     }
 }
 
-/// The host that most flows go to, the first of those.
-fn busiest(case: &Case) -> NodeId {
+/// The host that most flows go to, the first of those: whose flows [`Sample::flows`] are.
+pub fn busiest(case: &Case) -> NodeId {
     let mut flows: BTreeMap<NodeId, usize> = BTreeMap::new();
     for flow in &case.flows {
         *flows.entry(flow.destination).or_default() += 1;

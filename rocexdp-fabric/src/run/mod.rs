@@ -100,7 +100,7 @@ pub fn study(
             Err(failure) => failures.push(failure),
         }
     }
-    if let (true, Some(first)) = (runs.is_empty(), failures.first()) {
+    if let (true, Some(first)) = (failures.len() == planned, failures.first()) {
         return Err(first.reason.clone());
     }
     Ok(Report {

@@ -44,6 +44,8 @@ pub struct History {
     slots: Vec<Option<Sent>>,
     /// Packets since no answer was seen.
     blind: u16,
+    /// The time of the first of them.
+    since: i64,
 }
 
 impl History {
@@ -70,11 +72,17 @@ impl History {
         if self.slots.is_empty() {
             self.slots = vec![None; SMALL];
         }
-        self.blind = match unacked {
-            Some(_) => 0,
-            None => self.blind.saturating_add(1),
-        };
-        if self.blind == PATIENCE && self.slots.len() > BLIND {
+        if unacked.is_some() {
+            self.blind = 0;
+        } else {
+            if self.blind == 0 {
+                self.since = sent.time;
+            }
+            self.blind = self.blind.saturating_add(1);
+        }
+        // No answer will come.
+        let hopeless = self.blind >= PATIENCE || sent.time.saturating_sub(self.since) >= LATEST;
+        if self.blind > 0 && hopeless && self.slots.len() > BLIND {
             self.resize(BLIND);
         }
         while let Some(Some(old)) = self.slots.get(self.index(sent.psn))
@@ -82,10 +90,8 @@ impl History {
         {
             let (needed, most) = match unacked {
                 Some(unacked) => (old.psn.diff(unacked) >= 0, LARGE),
-                None if self.blind < PATIENCE && sent.time.saturating_sub(old.time) < LATEST => {
-                    (true, LARGE)
-                }
-                None => (true, BLIND),
+                None if hopeless => (true, BLIND),
+                None => (true, LARGE),
             };
             if !needed || self.slots.len() >= most {
                 break;

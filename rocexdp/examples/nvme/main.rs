@@ -18,7 +18,7 @@ use std::{
     path::PathBuf,
 };
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use clap::{Parser, Subcommand};
 use rocexdp::rdma::{Device, cm::Cm};
 
@@ -123,6 +123,24 @@ fn list(controller: &Controller, namespaces: &[Namespace]) {
     }
 }
 
+/// Refuses what a namespace can't take or give whole, before any of it is moved.
+fn fits(on: &Namespace, block: u64, bytes: u64) -> Result<()> {
+    ensure!(
+        bytes > 0 && bytes.is_multiple_of(on.block),
+        "{bytes} B are not whole blocks of {}",
+        on.block
+    );
+    ensure!(
+        block
+            .checked_add(bytes / on.block)
+            .is_some_and(|end| end <= on.blocks),
+        "{bytes} B from block {block} on end behind the last of {} blocks of {}",
+        on.blocks,
+        on.block
+    );
+    Ok(())
+}
+
 async fn read(
     controller: &mut Controller,
     on: &Namespace,
@@ -130,6 +148,7 @@ async fn read(
     bytes: u64,
     path: &PathBuf,
 ) -> Result<()> {
+    fits(on, block, bytes)?;
     let mut file = File::create(path).with_context(|| path.display().to_string())?;
     let memory = controller.memory(PART.min(bytes))?;
     let mut done = 0;
@@ -155,6 +174,7 @@ async fn write(
     path: &PathBuf,
 ) -> Result<()> {
     let file = File::open(path).with_context(|| path.display().to_string())?;
+    fits(on, block, file.metadata()?.len())?;
     let memory = controller.memory(PART)?;
     let mut done = 0;
     loop {

@@ -4,6 +4,7 @@ use std::{
     ffi::OsString,
     fs,
     io::{ErrorKind, Read as _, Write as _},
+    net::Shutdown,
     path::{Path, PathBuf},
     time::{Duration, Instant},
 };
@@ -182,6 +183,9 @@ pub(super) fn run(command: Command) -> anyhow::Result<()> {
     }
 }
 
+/// How long a capture that ends waits for frames that are on the way.
+const LAST_FRAMES: Duration = Duration::from_secs(2);
+
 fn capture(
     lab: &str,
     link: &str,
@@ -190,8 +194,8 @@ fn capture(
     cancel: &Cancel,
 ) -> anyhow::Result<()> {
     let lost = || match keeper::look(lab) {
-        Ok(Status::Switched(status)) => status.network.capture_lost,
-        _ => 0,
+        Ok(Status::Switched(status)) => Some(status.network.capture_lost),
+        _ => None,
     };
     let lost_before = lost();
     let mut records = keeper::capture(lab, link)?;
@@ -201,8 +205,19 @@ fn capture(
     };
     let (start, mut frames, mut begun) = (Instant::now(), 0_u64, false);
     let (mut buffer, mut waiting) = (vec![0; 1 << 16], Vec::new());
-    // A signal is how it ends.
-    while cancel.check().is_ok() && limit.is_none_or(|limit| start.elapsed() < limit) {
+    let mut ends = None;
+    loop {
+        // A signal is how it ends. What is on the way then still comes.
+        if ends.is_none()
+            && (cancel.check().is_err() || limit.is_some_and(|limit| start.elapsed() >= limit))
+        {
+            // The keeper may have gone.
+            let _ = records.get_ref().shutdown(Shutdown::Write);
+            ends = Some(Instant::now());
+        }
+        if ends.is_some_and(|since: Instant| since.elapsed() >= LAST_FRAMES) {
+            break;
+        }
         match records.read(&mut buffer) {
             Ok(0) => break,
             Ok(read) => waiting.extend_from_slice(buffer.get(..read).unwrap_or_default()),
@@ -222,10 +237,15 @@ fn capture(
         }
         waiting.drain(..whole);
     }
-    out::note(format_args!(
-        "rocexdp: {frames} frames of {link} captured; {} are missing, because they came faster than they were written",
-        lost() - lost_before
-    ));
+    match (lost_before, lost()) {
+        (Some(before), Some(now)) => out::note(format_args!(
+            "rocexdp: {frames} frames of {link} captured; {} are missing, because they came faster than they were written",
+            now.saturating_sub(before)
+        )),
+        _ => out::note(format_args!(
+            "rocexdp: {frames} frames of {link} captured; how many are missing is not known, since the lab has gone"
+        )),
+    }
     Ok(())
 }
 

@@ -103,7 +103,8 @@ pub struct RunOptions {
     #[arg(long, value_name = "RATE")]
     #[serde(deserialize_with = "from_text")]
     pub line_rate: Option<Rate>,
-    /// Send no more than this in all, where the link would lose or keep what is too much: virtual links, rented machines
+    /// Send no more than this in all (each of several queues its equal share), where the link would lose or keep what is too much:
+    /// virtual links, rented machines
     #[arg(long, value_name = "RATE")]
     #[serde(deserialize_with = "from_text")]
     pub port_rate: Option<Rate>,

@@ -16,7 +16,11 @@ mod worker;
 use std::{str::FromStr, sync::Arc, thread::JoinHandle};
 
 use anyhow::{Context as _, Result, anyhow};
-use rocexdp_proto::{Endpoint, EndpointConfig, ids::Qpn, time::Timestamp};
+use rocexdp_proto::{
+    Endpoint, EndpointConfig,
+    ids::Qpn,
+    time::{Rate, Timestamp},
+};
 use tokio::sync::oneshot;
 
 use crate::{maps::Maps, xsk::Xsk};
@@ -163,6 +167,8 @@ impl Engine {
             mac: config.mac,
             loops: Arc::default(),
         };
+        let mut endpoint = config.endpoint.clone();
+        endpoint.port_rate = endpoint.port_rate.map(|all| share(all, sockets.len()));
         for (n, xsk) in sockets.into_iter().enumerate() {
             let queue = n as u32;
             let neighbours = neighbours.clone();
@@ -171,7 +177,7 @@ impl Engine {
                 core: Core {
                     // Each worker has its own transport, and its own random numbers.
                     endpoint: Endpoint::new(
-                        config.endpoint.clone(),
+                        endpoint.clone(),
                         config.seed.wrapping_add(u64::from(queue)),
                     ),
                     maps: Arc::clone(maps),
@@ -328,4 +334,9 @@ impl EngineHandle {
 
 fn gone() -> anyhow::Error {
     anyhow!("the engine has ended")
+}
+
+/// What each of so many workers may send of a port's rate: they know nothing of one another, and must not be more together.
+fn share(all: Rate, workers: usize) -> Rate {
+    Rate::from_bps((all.as_bps() / workers.max(1) as u64).max(1))
 }

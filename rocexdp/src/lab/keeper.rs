@@ -287,7 +287,7 @@ fn unexpected(answer: Answer) -> Error {
 ///
 /// # Errors
 /// [`Error::Missing`], or the keeper's own error.
-pub fn capture(lab: &str, link: &str) -> Result<impl io::Read + use<>, Error> {
+pub fn capture(lab: &str, link: &str) -> Result<BufReader<UnixStream>, Error> {
     let (answer, rest) = talk(lab, &Request::Capture(link.to_owned()))?;
     match answer {
         Answer::Done => Ok(rest),

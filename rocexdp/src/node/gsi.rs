@@ -150,6 +150,7 @@ impl Node {
 impl Gsi {
     /// Closes it at once, whoever else holds it: QP 1 may be opened again. What is asked of it from now on comes to nothing.
     pub fn close(&self) {
+        self.qp.send_posted();
         self.qp.close();
     }
 

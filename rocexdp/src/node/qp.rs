@@ -27,7 +27,10 @@ use super::{
     resolve::{Resolver, User},
     slots::RESERVED,
 };
-use crate::loader::{gid_of, mtu_needed};
+use crate::{
+    engine::Core,
+    loader::{gid_of, mtu_needed},
+};
 
 /// A queue pair that completes into queues of the caller's. Dropping it destroys it and frees its slot.
 #[derive(Debug)]
@@ -455,6 +458,14 @@ impl Drop for RawQp {
 
 impl RawQp {
     /// Destroys it, before its last holder drops it: its slot may be taken again then.
+    /// Has what was posted sent, as far as it may be now, before what is asked for next.
+    pub(super) fn send_posted(&self) {
+        let qpn = self.qpn();
+        let posted = move |core: &mut Core, now| core.endpoint.work_posted(now, qpn);
+        // An engine that has ended sends nothing.
+        let _ = self.shared.engine.call_blocking(self.slot, posted);
+    }
+
     pub(super) fn close(&self) {
         if self.closed.swap(true, Ordering::AcqRel) {
             return;

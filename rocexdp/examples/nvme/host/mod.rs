@@ -189,6 +189,19 @@ impl Controller {
             on.block
         );
         let most = self.info.max_transfer.min(CHUNK) / on.block * on.block;
+        ensure!(
+            most > 0,
+            "a block of {} B is more than a command may carry ({} B)",
+            on.block,
+            self.info.max_transfer.min(CHUNK)
+        );
+        let end = block.checked_add(len / on.block);
+        ensure!(
+            end.is_some(),
+            "{len} B from block {block} on: there is no such block"
+        );
+        let until = offset.checked_add(len).context("no such memory")?;
+        let _ = region.slice(offset..until)?;
         let (mut done, mut failed) = (0, None);
         let what = match direction {
             Direction::Read => "Read",
@@ -206,8 +219,10 @@ impl Controller {
                     }
                     _ => Data::Keyed(region, offset + done, part, direction),
                 };
-                self.io.submit(command, data)?;
-                done += part;
+                match self.io.submit(command, data) {
+                    Ok(_) => done += part,
+                    Err(error) => failed = Some(error),
+                }
             } else if let Err(error) = succeeded(what, self.io.next().await?) {
                 failed.get_or_insert(error);
             }

@@ -119,6 +119,16 @@ impl Queue {
     /// Sends a command, whose number it gives. There must be room.
     pub fn submit(&mut self, command: Command, data: Data<'_>) -> Result<u16> {
         let cid = self.free.pop().context("the queue is full")?;
+        let sent = self.send(cid, command, data);
+        if sent.is_err() {
+            self.slots[usize::from(cid)].key = None;
+            self.slots[usize::from(cid)].sending = false;
+            self.free.push(cid);
+        }
+        sent.map(|()| cid)
+    }
+
+    fn send(&mut self, cid: u16, command: Command, data: Data<'_>) -> Result<()> {
         let slot = &mut self.slots[usize::from(cid)];
         let mut command = command.numbered(cid);
         let mut capsule = Vec::new();
@@ -146,7 +156,7 @@ impl Queue {
         slot.response = None;
         let send = Wr::send(Source::gather(&capsule));
         self.qp.post(send.id(id(SEND, cid)))?;
-        Ok(cid)
+        Ok(())
     }
 
     /// The next command that is over: answered, its capsule free, its data out of the target's reach.

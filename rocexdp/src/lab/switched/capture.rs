@@ -13,7 +13,7 @@ use std::{
         atomic::{AtomicBool, AtomicU64, Ordering},
         mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use rocexdp_sim::{
@@ -54,7 +54,8 @@ impl Capture {
         for end in [0, 1] {
             network.tap(link, end, true);
         }
-        (capture, Records(records))
+        let ended = Arc::clone(&capture.ended);
+        (capture, Records { records, ended })
     }
 
     /// Whether its reader has gone.
@@ -88,27 +89,54 @@ fn give(put: &SyncSender<Vec<u8>>, record: Vec<u8>, ended: &AtomicBool, lost: &A
 
 /// The records of a capture.
 #[derive(Debug)]
-pub struct Records(Receiver<Vec<u8>>);
+pub struct Records {
+    records: Receiver<Vec<u8>>,
+    ended: Arc<AtomicBool>,
+}
+
+impl Drop for Records {
+    fn drop(&mut self) {
+        self.ended.store(true, Ordering::Relaxed);
+    }
+}
 
 impl Records {
-    /// Writes them until the reader goes, or the lab.
+    /// Writes them until the reader goes, or the lab. A reader that only says that it wants no more (by shutting down its way here)
+    /// gets those that wait, and then the end.
     pub fn write_to(self, mut reader: UnixStream) {
         let mut next = pcap_header().to_vec();
+        let mut looked = Instant::now();
         // That the reader has gone is how a capture ends.
         while reader.write_all(&next).is_ok() {
             next = loop {
-                match self.0.recv_timeout(LOOK) {
+                if looked.elapsed() >= LOOK {
+                    looked = Instant::now();
+                    if !wants_more(&reader) {
+                        self.end(reader);
+                        return;
+                    }
+                }
+                match self.records.recv_timeout(LOOK) {
                     Ok(record) => break record,
-                    Err(RecvTimeoutError::Timeout) if is_there(&reader) => {}
-                    Err(_) => return,
+                    Err(RecvTimeoutError::Timeout) => {}
+                    Err(RecvTimeoutError::Disconnected) => return,
                 }
             };
         }
     }
+
+    fn end(self, mut reader: UnixStream) {
+        self.ended.store(true, Ordering::Relaxed);
+        for record in self.records.try_iter().take(WAITING) {
+            if reader.write_all(&record).is_err() {
+                return;
+            }
+        }
+    }
 }
 
-/// Whether the other end is still open.
-fn is_there(reader: &UnixStream) -> bool {
+/// Whether the other end has not said that it is done.
+fn wants_more(reader: &UnixStream) -> bool {
     let mut fds = [PollFd::new(reader, PollFlags::RDHUP)];
     let now = Timespec {
         tv_sec: 0,
@@ -129,7 +157,11 @@ mod tests {
     #[test]
     fn records_go_to_the_reader_until_it_goes() {
         let (put, records) = sync_channel(2);
-        let (ended, lost) = (AtomicBool::new(false), AtomicU64::new(0));
+        let (ended, lost) = (Arc::new(AtomicBool::new(false)), AtomicU64::new(0));
+        let records = Records {
+            records,
+            ended: Arc::clone(&ended),
+        };
         for byte in 1..=4 {
             give(&put, vec![byte; 20], &ended, &lost);
         }
@@ -139,14 +171,35 @@ mod tests {
             "two wait, two are left out"
         );
         let (mut reader, writer) = UnixStream::pair().unwrap();
-        let thread = std::thread::spawn(move || Records(records).write_to(writer));
+        let thread = std::thread::spawn(move || records.write_to(writer));
         let mut bytes = [0; 24 + 40];
         reader.read_exact(&mut bytes).unwrap();
         assert_eq!(&bytes[..24], &pcap_header());
         assert_eq!(&bytes[24..], [[1; 20], [2; 20]].concat());
         drop(reader);
+        // Although nothing is sent any more.
         thread.join().unwrap();
-        give(&put, vec![5], &ended, &lost);
+        assert!(ended.load(Ordering::Relaxed));
+    }
+
+    #[test]
+    fn a_reader_that_wants_no_more_gets_what_waits() {
+        let (put, records) = sync_channel(8);
+        let ended = Arc::new(AtomicBool::new(false));
+        let records = Records {
+            records,
+            ended: Arc::clone(&ended),
+        };
+        let (mut reader, writer) = UnixStream::pair().unwrap();
+        reader.shutdown(std::net::Shutdown::Write).unwrap();
+        for byte in 1..=8 {
+            give(&put, vec![byte; 20], &ended, &AtomicU64::new(0));
+        }
+        let thread = std::thread::spawn(move || records.write_to(writer));
+        let mut all = Vec::new();
+        reader.read_to_end(&mut all).unwrap();
+        thread.join().unwrap();
+        assert_eq!(all.len(), 24 + 8 * 20);
         assert!(ended.load(Ordering::Relaxed));
     }
 }

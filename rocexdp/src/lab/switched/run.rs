@@ -238,6 +238,9 @@ impl Loop {
     }
 
     fn start_capture(&mut self, link: LinkId) -> Option<Records> {
+        if self.capture.as_ref().is_some_and(Capture::has_ended) {
+            self.stop_capture();
+        }
         if self.capture.is_some() {
             return None;
         }

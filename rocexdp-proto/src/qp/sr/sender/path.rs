@@ -75,6 +75,10 @@ impl TxPath {
             self.gone.pop_front();
         }
         self.gone.push_back((serial, packet, at));
+        // Serials wrap: a recovery so long ago is before any of today's.
+        if self.next.wrapping_sub(self.recovers) > 1 << 30 {
+            self.recovers = serial;
+        }
         if (serial.wrapping_sub(self.recovers) as i32) < 0 {
             return;
         }
