@@ -8,6 +8,7 @@
 use core::fmt::{self, Write};
 
 use super::Endpoint;
+use crate::time::Timestamp;
 
 /// FNV-1a, 64 bits, of text.
 struct Fnv(u64);
@@ -33,6 +34,8 @@ impl Endpoint {
             let _ = write!(digest, "{qp:?}");
             qp.stats = stats;
         }
+        // What time it is is no state.
+        let seen = self.pauses.look(Timestamp::ZERO);
         let _ = write!(
             digest,
             "{:?} {:?} {:?} {:?} {:?} {:?} {:?} {:?} {}",
@@ -46,6 +49,7 @@ impl Endpoint {
             self.events,
             self.qps.len(),
         );
+        self.pauses.look(seen);
         digest.0
     }
 }

@@ -74,9 +74,9 @@ impl Pauses {
         }
     }
 
-    /// It is `now`: what is asked for without a time is meant for this one.
-    pub(super) fn look(&mut self, now: Timestamp) {
-        self.seen = now;
+    /// It is `now`: what is asked for without a time is meant for this one. Returns the time of the look before.
+    pub(super) fn look(&mut self, now: Timestamp) -> Timestamp {
+        core::mem::replace(&mut self.seen, now)
     }
 
     /// Bits of the priorities that are paused.
