@@ -3,14 +3,14 @@
 pub const HEAD: &str = "
 ## The shipped transport
 
-Written by `cargo xtask congestion --shipped DATA`, which leaves the rest of this page alone. Means of {seeds} seed(s).
+Written by `cargo xtask congestion --shipped DATA`, which leaves the rest of this page alone. Experiments without a table here have not been run whole. Means of {seeds} seed(s).
 
 The same experiments (networks, flows, DCQCN parameters, switches), with hosts that run what `rocexdp run` runs
 (`rocexdp-fabric/src/shipped.rs`). So that a difference can be laid to its cause, hosts change by one thing at a time:
 
 | host | what it is |
 |---|---|
-| reference | the reference's host: 1000 B in 1048 B on the wire, an acknowledgement per packet that carries the CNP flag, no window |
+| reference | the reference's host: 1000 B in 1048 B on the wire, an acknowledgement per packet that carries the CNP flag, no window (but in `ws50_dcqcn_win`) |
 | a | the shipped transport with go-back-N, path MTU 1024, an acknowledgement per packet, no window of packets (65536), and links in whole nanoseconds as the reference's |
 | b | a, but links take exact time |
 | c | b, but an acknowledgement is asked for on every 32nd packet, as shipped |
@@ -27,7 +27,7 @@ What changes, and why; each cause is a pair of rows that differ in nothing else 
 * **The transport itself: nothing but the frames** (reference, a). Queue, cuts, alpha and CNPs are the reference's, as far as one run's chance
   allows (compare \"mean of 5\" above). Goodput at the same utilisation is less by 0.8 %: 58 B of headers around 1024 B, 48 B around 1000 B there.
 * **Exact time** (a, b). The reference cuts a frame's time down to whole nanoseconds, so its links carry up to 1 % more than their rate; ours
-  do not. Utilisation falls by at most that, to 1.
+  do not. (With whole nanoseconds come its rules of admission and pause frames too, which only the PFC cases can tell.) Utilisation falls by at most that, to 1.
 * **Coalesced acknowledgements: nothing, to the last digit** (b, c). Without a window an acknowledgement lets nothing out, and a CNP is a packet
   of its own that waits for none. With a window they return in time for it.
 * **The window of 128 packets** (c, go-back-N 1024) holds 138 kB of each flow. Where that, times the flows, less what the link holds, stays below Kmin
@@ -41,7 +41,7 @@ What changes, and why; each cause is a pair of rows that differ in nothing else 
 * **Selective repeat: 24 B more of headers per packet** (2 % at 1024, 0.6 % at 4096), nothing else, since nothing is lost. Before these runs it was more: where DCQCN
   paces a QP slowly, the acknowledgement of every 32nd packet came later than the probe for a lost tail, which sent up to 5 % of all packets again. A packet
   now asks for its acknowledgement where half a round trip has passed since the last that did.
-* **`dcqcn-window`** (c, `dcqcn-window`) bounds the queue to one bandwidth-delay product a flow: there are no marks below 8:1, and all shares are equal. **`fixed`** hears the marks and does
+* **`dcqcn-window`** (c, `dcqcn-window`) bounds the queue to one bandwidth-delay product a flow: at 100 Gb/s nothing is marked and all shares are equal up to 8:1; at 40 Gb/s (`zhu40_4to1`, whose Kmin is one packet) marks go on. **`fixed`** hears the marks and does
   nothing: with the window of 128 packets the queue is what the windows hold, without it what PFC lets in.
 * **ConnectX's defaults** (d, f; \"The first transient\" below). Their steps are 5 and 50 Mb/s whatever the line rate, a tenth to a quarter of the other sets', and alpha starts at 1 with a cut every 4 us: the queue of the
   first microseconds is still draining, and marked, while the rate is halved ten or fifteen times, to some 10 Mb/s. After 300 us without a CNP one increase takes it half-way back to the line rate. That is the
