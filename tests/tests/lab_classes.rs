@@ -1,6 +1,11 @@
 //! Traffic classes at the sender, judged by the switch of a lab: of what leaves, each class has its share, and a strict one all.
 
-use std::{net::IpAddr, num::NonZeroU16, sync::Arc, time::Duration};
+use std::{
+    net::IpAddr,
+    num::NonZeroU16,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use rocexdp::{
     lab::switched::status::NetworkStatus,
@@ -86,8 +91,10 @@ fn bytes(network: &NetworkStatus) -> [u64; 8] {
     bytes
 }
 
-/// What came in so many seconds of the lab's time: seconds, and bytes of each priority.
+/// What came in so many seconds of the lab's time: in how many seconds of the sender's, which the lab may be behind, and bytes of each
+/// priority.
 fn look(rig: &SwitchRig, seconds: f64) -> (f64, [u64; 8]) {
+    let begun = Instant::now();
     let from = rig.network();
     let to = eventually("time passes", LONG, || {
         std::thread::sleep(Duration::from_millis(50));
@@ -95,7 +102,7 @@ fn look(rig: &SwitchRig, seconds: f64) -> (f64, [u64; 8]) {
     });
     let (was, is) = (bytes(&from), bytes(&to));
     (
-        to.time - from.time,
+        begun.elapsed().as_secs_f64(),
         core::array::from_fn(|p| is[p] - was[p]),
     )
 }
