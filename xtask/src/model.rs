@@ -10,7 +10,7 @@ use anyhow::Result;
 use crate::sh;
 
 /// How many seeds CI runs; every opcode with every fault, and every status, occurs often enough among them.
-pub const SEEDS: u64 = 10_000;
+pub const SEEDS: u64 = 12_000;
 
 /// What to run.
 pub struct Options<'a> {
