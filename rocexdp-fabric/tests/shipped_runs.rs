@@ -5,30 +5,16 @@ use rocexdp_fabric::reference::{Case, Outcome, Settings, run as reference};
 use rocexdp_fabric::shipped::{Control, Transport, run};
 use rocexdp_proto::ids::PathMtu;
 
-type Error = Box<dyn std::error::Error>;
+mod published;
 
-macro_rules! case {
-    ($name:literal, $millis:literal) => {{
-        let mut case = Case::load(
-            $name,
-            (
-                "config.txt",
-                include_str!(concat!("data/reference/", $name, "/config.txt")),
-            ),
-            |file| match file {
-                "topology.txt" => {
-                    Ok(include_str!(concat!("data/reference/", $name, "/topology.txt")).to_owned())
-                }
-                "flow.txt" => {
-                    Ok(include_str!(concat!("data/reference/", $name, "/flow.txt")).to_owned())
-                }
-                other => Err(format!("{other} is not there")),
-            },
-        )?;
-        case.config.monitor.end = case.config.monitor.start + $millis * 1_000_000;
-        case.config.stop = case.config.monitor.end;
-        case
-    }};
+use published::Error;
+
+/// The first so many milliseconds of an experiment.
+fn case(name: &str, millis: u64) -> Result<Case, Error> {
+    let mut case = published::case(name)?;
+    case.config.monitor.end = case.config.monitor.start + millis * 1_000_000;
+    case.config.stop = case.config.monitor.end;
+    Ok(case)
 }
 
 fn shipped(case: &Case, transport: Transport, seed: u64) -> Result<Outcome, String> {
@@ -48,7 +34,7 @@ fn coalesced() -> Transport {
 
 #[test]
 fn near_the_reference_the_shipped_transport_gives_its_figures() -> Result<(), Error> {
-    let case = case!("mlx25_8to1", 40);
+    let case = case("mlx25_8to1", 40)?;
     let theirs = (2..5).map(|seed| reference(&case, Settings::seeded(seed), |_| true));
     let theirs: Vec<Outcome> = theirs.collect::<Result<_, _>>()?;
     let ours = (2..5).map(|seed| shipped(&case, Transport::near_reference(), seed));
@@ -76,7 +62,7 @@ fn near_the_reference_the_shipped_transport_gives_its_figures() -> Result<(), Er
 
 #[test]
 fn without_a_window_it_does_not_matter_how_often_acknowledgements_come() -> Result<(), Error> {
-    let case = case!("mlx25_8to1", 10);
+    let case = case("mlx25_8to1", 10)?;
     let often = Transport {
         ack_interval: 1,
         ..coalesced()
@@ -89,7 +75,7 @@ fn without_a_window_it_does_not_matter_how_often_acknowledgements_come() -> Resu
 
 #[test]
 fn the_window_of_packets_keeps_a_small_incast_below_the_threshold() -> Result<(), Error> {
-    let case = case!("mlx100_2to1", 10);
+    let case = case("mlx100_2to1", 10)?;
     let with = shipped(&case, Transport::default(), 1)?.summary;
     let without = shipped(&case, coalesced(), 1)?.summary;
     // 2 x 128 packets of 1082 B are less than Kmin.
@@ -103,7 +89,7 @@ fn the_window_of_packets_keeps_a_small_incast_below_the_threshold() -> Result<()
 /// Acknowledgements are far apart where a QP is slow: that is no silence to probe in.
 #[test]
 fn nothing_is_sent_again_where_nothing_is_lost() -> Result<(), Error> {
-    for case in [case!("mlx25_8to1", 20), case!("zhu40_8to1", 20)] {
+    for case in [case("mlx25_8to1", 20)?, case("zhu40_8to1", 20)?] {
         for mtu in [PathMtu::Mtu1024, PathMtu::Mtu4096] {
             for selective in [false, true] {
                 let transport = Transport {
@@ -124,7 +110,7 @@ fn nothing_is_sent_again_where_nothing_is_lost() -> Result<(), Error> {
 
 #[test]
 fn controllers_do_what_they_are_for() -> Result<(), Error> {
-    let case = case!("mlx25_8to1", 10);
+    let case = case("mlx25_8to1", 10)?;
     let with = |control| {
         shipped(
             &case,
@@ -154,7 +140,7 @@ fn controllers_do_what_they_are_for() -> Result<(), Error> {
 /// set at the bottom would find the others with all of the link, and no more marks to make them give way.
 #[test]
 fn with_connectx_defaults_the_first_trough_holds_nobody_back() -> Result<(), Error> {
-    let case = case!("mlx100np4_4to1", 60);
+    let case = case("mlx100np4_4to1", 60)?;
     let transport = Transport {
         mtu: PathMtu::Mtu4096,
         connectx: true,

@@ -61,18 +61,22 @@ fn entries(directory: &Path, suffix: &str) -> Result<Vec<PathBuf>, Box<dyn Error
     Ok(paths)
 }
 
-/// Runs one experiment and says how much of what was published came out.
-fn single(data: &Path, group: &str, path: &Path) -> Result<(), Box<dyn Error>> {
-    let case = load(path).map_err(|e| e.to_string())?;
-    let settings = Settings {
+/// Run 1, whose samples are compared where there are published ones.
+fn first_run(group: &str) -> Settings {
+    Settings {
         seed: 1,
         keep: if group == "fct" {
             (0, 0)
         } else {
             (2_000_000, 50_000)
         },
-    };
-    let own = run(&case, settings, |_| true)?;
+    }
+}
+
+/// Runs one experiment and says how much of what was published came out.
+fn single(data: &Path, group: &str, path: &Path) -> Result<(), Box<dyn Error>> {
+    let case = load(path).map_err(|e| e.to_string())?;
+    let own = run(&case, first_run(group), |_| true)?;
     let (compared, same) = published::samples(path, &case, &own)?;
     println!("{}: rows {same}/{compared}", case.name);
     if group == "fct" {
@@ -102,6 +106,9 @@ fn main() -> Result<(), Box<dyn Error>> {
         fs::create_dir_all(&plots)?;
         let document = fs::read_to_string(&file)?;
         let only = args.next();
+        if let Some(unknown) = (only.as_deref()).filter(|only| !shipped::GROUPS.contains(only)) {
+            return Err(format!("{unknown}: the parts are {}", shipped::GROUPS.join(", ")).into());
+        }
         let section = shipped::section(&data, &plots, seeds, (&document, only.as_deref()))?;
         return Ok(fs::write(&file, spliced(&document, &section))?);
     }
@@ -150,19 +157,7 @@ fn main() -> Result<(), Box<dyn Error>> {
                     return Ok(());
                 }
             };
-            let kept = if *group == "fct" {
-                (0, 0)
-            } else {
-                (2_000_000, 50_000)
-            };
-            let own = run(
-                &case,
-                Settings {
-                    seed: 1,
-                    keep: kept,
-                },
-                |_| true,
-            )?;
+            let own = run(&case, first_run(group), |_| true)?;
             let own_result = CaseResult::of(std::slice::from_ref(&own)).ok_or("no run")?;
             let others: Vec<Outcome> = (2..2 + seeds)
                 .into_par_iter()

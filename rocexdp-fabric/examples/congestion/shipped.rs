@@ -34,79 +34,77 @@ struct Variant {
     pmax: f64,
 }
 
-/// Hosts, and what the sections of the experiments show of them.
-struct Variants {
-    all: [Variant; 14],
-}
+/// Parts of the section: groups of experiments, and the table of losses.
+pub const GROUPS: [&str; 5] = ["incast", "late", "pfc", "fct", "loss"];
 
+/// Places in [`variants`].
 const REFERENCE: usize = 0;
 const NEAR: usize = 1;
-const SELECTIVE_4096: usize = 7;
-const CONNECTX: usize = 12;
 const GBN_1024: usize = 4;
 const GBN_4096: usize = 5;
+const SELECTIVE_4096: usize = 7;
+const WINDOWED: usize = 9;
+const FIXED: usize = 10;
+const CONNECTX: usize = 12;
 
-impl Variants {
-    fn new() -> Self {
-        let near = Transport::near_reference();
-        let exact = Transport {
-            whole_nanoseconds: false,
-            ..near
-        };
-        let shipped = Transport::default();
-        let coalesced = Transport {
-            ack_interval: shipped.ack_interval,
-            ..exact
-        };
-        let large = |of| Transport {
-            mtu: PathMtu::Mtu4096,
-            ..of
-        };
-        let selective = |of| Transport {
-            selective: true,
-            ..of
-        };
-        let control = |control, of| Transport { control, ..of };
-        let variant = |name, transport| Variant {
-            name,
-            transport: Some(transport),
+/// The hosts that are run, each another than one before in one thing.
+fn variants() -> [Variant; 14] {
+    let near = Transport::near_reference();
+    let exact = Transport {
+        whole_nanoseconds: false,
+        ..near
+    };
+    let shipped = Transport::default();
+    let coalesced = Transport {
+        ack_interval: shipped.ack_interval,
+        ..exact
+    };
+    let large = |of| Transport {
+        mtu: PathMtu::Mtu4096,
+        ..of
+    };
+    let selective = |of| Transport {
+        selective: true,
+        ..of
+    };
+    let control = |control, of| Transport { control, ..of };
+    let variant = |name, transport| Variant {
+        name,
+        transport: Some(transport),
+        pmax: 1.0,
+    };
+    [
+        Variant {
+            name: "reference",
+            transport: None,
             pmax: 1.0,
-        };
-        Self {
-            all: [
-                Variant {
-                    name: "reference",
-                    transport: None,
-                    pmax: 1.0,
-                },
-                variant("a: near the reference's", near),
-                variant("b: a, exact time", exact),
-                variant("c: b, ACK per 32", coalesced),
-                variant("**go-back-N, 1024**: c, window 128", shipped),
-                variant("**go-back-N, 4096**", large(shipped)),
-                variant("**selective repeat, 1024**", selective(shipped)),
-                variant("**selective repeat, 4096**", selective(large(shipped))),
-                variant("d: c, MTU 4096", large(coalesced)),
-                variant(
-                    "`dcqcn-window`: c, BDP window",
-                    control(Control::DcqcnWindow, coalesced),
-                ),
-                variant("`fixed`, window 128", control(Control::Fixed, shipped)),
-                variant("`fixed`: c", control(Control::Fixed, coalesced)),
-                variant(
-                    "f: d, ConnectX's defaults",
-                    Transport {
-                        connectx: true,
-                        ..large(coalesced)
-                    },
-                ),
-                Variant {
-                    pmax: 4.0,
-                    ..variant("e: d, Pmax x 4", large(coalesced))
-                },
-            ],
-        }
-    }
+        },
+        variant("a: near the reference's", near),
+        variant("b: a, exact time", exact),
+        variant("c: b, ACK per 32", coalesced),
+        variant("**go-back-N, 1024**: c, window 128", shipped),
+        variant("**go-back-N, 4096**", large(shipped)),
+        variant("**selective repeat, 1024**", selective(shipped)),
+        variant("**selective repeat, 4096**", selective(large(shipped))),
+        variant("d: c, MTU 4096", large(coalesced)),
+        variant(
+            "`dcqcn-window`: c, BDP window",
+            control(Control::DcqcnWindow, coalesced),
+        ),
+        variant("`fixed`, window 128", control(Control::Fixed, shipped)),
+        variant("`fixed`: c", control(Control::Fixed, coalesced)),
+        variant(
+            "f: d, ConnectX's defaults",
+            Transport {
+                connectx: true,
+                ..large(coalesced)
+            },
+        ),
+        Variant {
+            pmax: 4.0,
+            ..variant("e: d, Pmax x 4", large(coalesced))
+        },
+    ]
 }
 
 /// A run that is wanted.
@@ -130,7 +128,14 @@ type Results = BTreeMap<(&'static str, String, usize), Ran>;
 const WEBSEARCH: [(&str, &[usize]); 4] = [
     (
         "ws50_mlx25",
-        &[REFERENCE, GBN_1024, GBN_4096, SELECTIVE_4096, 9, 10],
+        &[
+            REFERENCE,
+            GBN_1024,
+            GBN_4096,
+            SELECTIVE_4096,
+            WINDOWED,
+            FIXED,
+        ],
     ),
     ("ws50_paperT25", &[REFERENCE, GBN_1024, SELECTIVE_4096]),
     ("ws50_dcqcn_win", &[REFERENCE, GBN_1024, SELECTIVE_4096]),
@@ -155,7 +160,7 @@ fn jobs(data: &Path, only: Option<&str>) -> Result<Vec<Job>, Box<dyn Error>> {
             add("fct", &path, variants);
         }
     }
-    let everything: Vec<usize> = (0..14).collect();
+    let everything: Vec<usize> = (0..variants().len()).collect();
     let named = |path: &Path, part: &str| {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         name.contains(part)
@@ -194,12 +199,12 @@ fn run_all(
     data: &Path,
     seeds: u64,
     only: Option<&str>,
-    variants: &Variants,
+    variants: &[Variant],
 ) -> Result<Results, Box<dyn Error>> {
     let results: Mutex<Results> = Mutex::default();
     let work = |job: &Job| -> Result<(), Box<dyn Error + Send + Sync>> {
         let mut case = load(&job.path)?;
-        let variant = variants.all[job.variant];
+        let variant = variants[job.variant];
         for pmax in case.config.pmax.values_mut() {
             *pmax = (*pmax * variant.pmax).min(1.0);
         }
@@ -245,15 +250,18 @@ pub fn section(
     seeds: u64,
     (document, only): (&str, Option<&str>),
 ) -> Result<String, Box<dyn Error>> {
-    let variants = Variants::new();
+    let variants = variants();
     let results = run_all(data, seeds, only, &variants)?;
-    let mut out = HEAD.replace("{seeds}", &seeds.to_string());
-    for group in ["incast", "late", "pfc", "fct", "loss"] {
+    let mut out = HEAD.to_owned();
+    for group in GROUPS {
         out.push_str(&mark(group));
         if only.is_some_and(|only| only != group) {
             let part = kept(document, group).unwrap_or_default();
             out.push_str(part);
             continue;
+        }
+        if group != "loss" {
+            let _ = writeln!(out, "\nRuns of each experiment that follow: {seeds}.");
         }
         match group {
             "incast" => {
@@ -284,18 +292,18 @@ fn names<'a>(results: &'a Results, group: &str) -> Vec<&'a str> {
 /// Runs of an experiment with the hosts that were run.
 fn runs<'a>(
     results: &'a Results,
-    variants: &'a Variants,
+    variants: &'a [Variant],
     group: &'static str,
     name: &'a str,
 ) -> impl Iterator<Item = (&'static str, &'a Ran)> {
-    let all = variants.all.iter().enumerate();
+    let all = variants.iter().enumerate();
     all.filter_map(move |(n, variant)| {
         let ran = results.get(&(group, name.to_owned(), n))?;
         Some((variant.name, ran))
     })
 }
 
-fn incast(out: &mut String, results: &Results, variants: &Variants) {
+fn incast(out: &mut String, results: &Results, variants: &[Variant]) {
     out.push_str(INCAST);
     for name in names(results, "incast") {
         let _ = writeln!(
@@ -403,7 +411,7 @@ pub fn or_dash(value: Option<f64>, decimals: usize) -> String {
     value.map_or_else(|| "-".to_owned(), |v| format!("{v:.decimals$}"))
 }
 
-fn late(out: &mut String, results: &Results, variants: &Variants) {
+fn late(out: &mut String, results: &Results, variants: &[Variant]) {
     out.push_str(LATE);
     for name in names(results, "late") {
         for (n, (host, ran)) in runs(results, variants, "late", name).enumerate() {
@@ -436,7 +444,7 @@ fn late(out: &mut String, results: &Results, variants: &Variants) {
     }
 }
 
-fn pfc(out: &mut String, results: &Results, variants: &Variants) {
+fn pfc(out: &mut String, results: &Results, variants: &[Variant]) {
     out.push_str(PFC);
     for name in names(results, "pfc") {
         for (n, (host, ran)) in runs(results, variants, "pfc", name).enumerate() {
@@ -463,7 +471,7 @@ fn pfc(out: &mut String, results: &Results, variants: &Variants) {
 
 const BINS: [&str; 6] = ["<10KB", "10-100KB", "100KB-1MB", "1-10MB", ">10MB", "all"];
 
-fn websearch(out: &mut String, results: &Results, variants: &Variants) {
+fn websearch(out: &mut String, results: &Results, variants: &[Variant]) {
     out.push_str(WEBSEARCH_HEAD);
     for name in names(results, "fct") {
         for (n, (host, ran)) in runs(results, variants, "fct", name).enumerate() {

@@ -3,7 +3,7 @@
 pub const HEAD: &str = "
 ## The shipped transport
 
-Written by `cargo xtask congestion --shipped DATA`, which leaves the rest of this page alone. Experiments without a table here have not been run whole. Means of {seeds} seed(s).
+Written by `cargo xtask congestion --shipped DATA`, which leaves the rest of this page alone. Experiments without a table here have not been run whole.
 
 The same experiments (networks, flows, DCQCN parameters, switches), with hosts that run what `rocexdp run` runs
 (`rocexdp-fabric/src/shipped.rs`). So that a difference can be laid to its cause, hosts change by one thing at a time:

@@ -457,7 +457,6 @@ impl Drop for RawQp {
 }
 
 impl RawQp {
-    /// Destroys it, before its last holder drops it: its slot may be taken again then.
     /// Has what was posted sent, as far as it may be now, before what is asked for next.
     pub(super) fn send_posted(&self) {
         let qpn = self.qpn();
@@ -466,6 +465,7 @@ impl RawQp {
         let _ = self.shared.engine.call_blocking(self.slot, posted);
     }
 
+    /// Destroys it, before its last holder drops it: its slot may be taken again then.
     pub(super) fn close(&self) {
         if self.closed.swap(true, Ordering::AcqRel) {
             return;
